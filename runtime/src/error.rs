@@ -1,0 +1,55 @@
+//! What can go wrong while a dataflow runs.
+
+/// An error of a running dataflow. It fails the query that it happened in, which then restarts from its last
+/// checkpoint; other queries go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// Durable data failed.
+    #[error(transparent)]
+    Storage(#[from] weir_storage::StorageError),
+    /// Evaluating an expression failed (division by zero, overflow, a cast).
+    #[error("{0}")]
+    Evaluation(#[from] datafusion::error::DataFusionError),
+    /// Arrow failed.
+    #[error("{0}")]
+    Arrow(#[from] arrow::error::ArrowError),
+    /// A connector failed: which, on what, and what to do.
+    #[error("{connector} connector, {subject}: {reason}")]
+    Connector {
+        /// Connector name as in `WITH (connector = …)`.
+        connector: String,
+        /// The file, URL or option concerned.
+        subject: String,
+        /// What went wrong and what to do about it.
+        reason: String,
+    },
+    /// An option's value is wrong; found when the connector is created.
+    #[error("option \"{option}\" = '{given}': {expected}")]
+    Option {
+        /// Name of the option.
+        option: String,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// State or a message is not what the code that wrote it must have written.
+    #[error("internal error in {place}: {reason}; please report it")]
+    Internal {
+        /// Where.
+        place: &'static str,
+        /// What did not hold.
+        reason: String,
+    },
+    /// A task panicked.
+    #[error("task \"{task}\" panicked: {reason}; please report it")]
+    Panicked {
+        /// Name of the task.
+        task: String,
+        /// The panic's message.
+        reason: String,
+    },
+}
+
+/// Result of this crate.
+pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
