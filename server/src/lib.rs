@@ -1,1 +1,12 @@
-//! server
+//! The `weir` server: doors, sessions, query lifecycle.
+//!
+//! ```text
+//!   psql ── pg/ ──┐
+//!   REST ── http/ ┼──► Session ──► planner ──► Engine ──► jobs/ ──► runtime ──► storage
+//!   CLI ─── cli/ ─┘       │                      │
+//!                         └──── serving/ ◄───────┘   views as tables, subscriptions, system relations
+//! ```
+
+pub mod config;
+pub mod engine;
+pub mod session;
