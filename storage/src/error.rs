@@ -65,6 +65,32 @@ pub enum StorageError {
         /// Host, process id and since when.
         owner: String,
     },
+    /// Something that only one process may write was written by another, or twice with different content.
+    #[error("{url} exists already and holds something else: {reason}")]
+    Conflict {
+        /// Absolute URL of the object.
+        url: String,
+        /// What this process wanted to write there.
+        reason: String,
+    },
+    /// A checkpoint was given up while its data was being written.
+    #[error("checkpoint {checkpoint} was aborted: {reason}")]
+    Aborted {
+        /// Which checkpoint.
+        checkpoint: crate::CheckpointId,
+        /// Why it was given up.
+        reason: String,
+    },
+    /// A merged file could not be written; every segment that it would have held fails with it.
+    #[error("checkpoint {checkpoint} could not write {url}: {reason}")]
+    Upload {
+        /// Which checkpoint.
+        checkpoint: crate::CheckpointId,
+        /// Absolute URL of the object.
+        url: String,
+        /// The store's own answer.
+        reason: String,
+    },
     /// RocksDB failed.
     #[error("local state in {path}: {source}")]
     Rocks {
@@ -84,6 +110,17 @@ pub enum StorageError {
     /// Rows could not be encoded or decoded.
     #[error("cannot encode or decode state rows: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
+}
+
+impl StorageError {
+    /// Whether the store answered that the object is not there (and not that something else went wrong).
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::Store { source, .. } => matches!(source, object_store::Error::NotFound { .. }),
+            _ => false,
+        }
+    }
 }
 
 /// Result of this crate.

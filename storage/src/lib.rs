@@ -18,8 +18,20 @@
 //! The crate knows no SQL and no dataflow. Decisions (what a manifest keeps alive, what may be deleted, whether a
 //! lease may be taken) are pure functions; the I/O stands around them.
 
+mod catalog;
+pub mod checkpoint;
 mod error;
+mod fence;
 mod ids;
+mod log;
+mod store;
 
+pub use catalog::CatalogLog;
+pub use checkpoint::{
+    CheckpointInfo, CheckpointWriter, JobStore, Manifest, MergeOptions, OperatorState, Segment, SegmentBody, SubtaskState,
+};
 pub use error::{Result, StorageError};
+pub use fence::{Fence, OwnerInfo};
 pub use ids::*;
+pub use log::{Log, LogAppender, LogBatch, LogEntry, LogEntryMeta, LogPart, LogSeq};
+pub use store::{ObjectInfo, Store};
