@@ -1,0 +1,168 @@
+//! Opening a keyed state from the snapshots of a completed checkpoint.
+
+use std::path::{Path, PathBuf};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use rocksdb::{IngestExternalFileOptions, Options, SstFileWriter};
+
+use super::{KeyedSnapshot, StateResources, database::Database, directory::InstanceDir, directory::io_error, key, uploads::Uploads};
+use crate::{KeyGroupRange, Result, StorageError, checkpoint::JobStore};
+
+/// Files downloaded at a time; each is held in memory once.
+const DOWNLOADS: usize = 4;
+/// Size at which a copied file is closed and the next one begun.
+const COPY_BYTES: u64 = 32 << 20;
+
+/// See [`super::KeyedState::restore`].
+pub(crate) async fn restore(
+    dir: &Path,
+    resources: &StateResources,
+    range: KeyGroupRange,
+    parts: &[KeyedSnapshot],
+    job: &JobStore,
+) -> Result<(Database, Uploads)> {
+    check_covered(range, parts, job)?;
+    if let [part] = parts
+        && part.range == range
+    {
+        let home = download(dir, resources, part, job).await?;
+        return Ok((open(home, resources, range).await?, Uploads::adopted(&part.files)));
+    }
+    let mut sources = Vec::new();
+    for part in overlapping(range, parts) {
+        if !part.files.is_empty() {
+            let home = download(dir, resources, part, job).await?;
+            sources.push(open(home, resources, part.range).await?);
+        }
+    }
+    let home = InstanceDir::create(dir, resources)?;
+    let resources = resources.clone();
+    let copied = blocking(move || copy(home, &resources, range, &sources)).await?;
+    Ok((copied, Uploads::default()))
+}
+
+/// The parts that hold key groups of `range`, in the order of their key groups.
+fn overlapping(range: KeyGroupRange, parts: &[KeyedSnapshot]) -> Vec<&KeyedSnapshot> {
+    let mut parts: Vec<_> =
+        parts.iter().filter(|part| part.range.start < range.end && range.start < part.range.end).collect();
+    parts.sort_by_key(|part| part.range.start);
+    parts
+}
+
+/// Refuses parts that leave out a key group of `range` or hold one twice: state would be lost or mixed silently.
+fn check_covered(range: KeyGroupRange, parts: &[KeyedSnapshot], job: &JobStore) -> Result<()> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let broken = |reason| Err(StorageError::Corrupt { url: job.url(), reason });
+    let mut next = range.start;
+    for part in overlapping(range, parts) {
+        let (start, end) = (part.range.start.max(range.start), part.range.end.min(range.end));
+        if start > next {
+            return broken(format!("no snapshot of the keyed state holds key groups {next}..{start}"));
+        }
+        if start < next {
+            return broken(format!("two snapshots of the keyed state hold key groups {start}..{next}"));
+        }
+        next = end;
+    }
+    if next < range.end {
+        return broken(format!("no snapshot of the keyed state holds key groups {next}..{}", range.end));
+    }
+    Ok(())
+}
+
+/// Fetches the files of `part`, each checked against its checksum, into a new directory.
+async fn download(dir: &Path, resources: &StateResources, part: &KeyedSnapshot, job: &JobStore) -> Result<InstanceDir> {
+    let home = InstanceDir::create(dir, resources)?;
+    let downloads = part.files.iter().map(|file| {
+        let path = home.path().join(&file.name);
+        async move {
+            let bytes = job.read_segment(&file.segment).await?;
+            tokio::fs::write(&path, &bytes).await.map_err(|source| io_error(&path, source))
+        }
+    });
+    stream::iter(downloads).buffer_unordered(DOWNLOADS).try_collect::<()>().await?;
+    Ok(home)
+}
+
+async fn open(home: InstanceDir, resources: &StateResources, range: KeyGroupRange) -> Result<Database> {
+    let resources = resources.clone();
+    blocking(move || Database::open(home, &resources, range)).await
+}
+
+/// Copies the key groups of `range` out of `sources`, which are in the order of their key groups.
+fn copy(home: InstanceDir, resources: &StateResources, range: KeyGroupRange, sources: &[Database]) -> Result<Database> {
+    let target = Database::open(home, resources, range)?;
+    let options = resources.options().map_err(|source| target.failed(source))?;
+    let mut output = Output { target: &target, options: &options, writer: None, files: Vec::new() };
+    for source in sources {
+        let start = key::group_start(range.start.max(source.range().start));
+        let end = key::group_start(range.end.min(source.range().end));
+        let mut failure = None;
+        source.scan_keys(None, start.to_vec(), Some(end.to_vec()), &mut |key, value| match output.put(key, value) {
+            Ok(()) => std::ops::ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                std::ops::ControlFlow::Break(())
+            }
+        })?;
+        if let Some(error) = failure {
+            return Err(target.failed(error));
+        }
+    }
+    output.ingest().map_err(|source| target.failed(source))?;
+    Ok(target)
+}
+
+/// Sorted files of a copy, which the target database takes over as they are.
+struct Output<'a> {
+    target: &'a Database,
+    options: &'a Options,
+    writer: Option<SstFileWriter<'a>>,
+    files: Vec<PathBuf>,
+}
+
+impl Output<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), rocksdb::Error> {
+        if self.writer.as_ref().is_some_and(|writer| writer.file_size() >= COPY_BYTES) {
+            self.close()?;
+        }
+        if self.writer.is_none() {
+            let path = self.target.home().path().join(format!("copy-{}.sst", self.files.len()));
+            let writer = SstFileWriter::create(self.options);
+            writer.open(&path)?;
+            self.files.push(path);
+            self.writer = Some(writer);
+        }
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.put(key, value))
+    }
+
+    fn close(&mut self) -> Result<(), rocksdb::Error> {
+        self.writer.take().map_or(Ok(()), |mut writer| writer.finish())
+    }
+
+    fn ingest(mut self) -> Result<(), rocksdb::Error> {
+        self.close()?;
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        self.target.db().ingest_external_file_opts(&options, self.files)
+    }
+}
+
+/// Runs work that blocks on the local disk away from the tasks of other queries.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(stopped) => match stopped.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is being shut down; nobody reads this.
+            Err(cancelled) => {
+                Err(StorageError::Io { path: "restore of keyed state".to_owned(), source: std::io::Error::other(cancelled) })
+            }
+        },
+    }
+}
