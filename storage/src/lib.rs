@@ -23,6 +23,7 @@ pub mod checkpoint;
 mod error;
 mod fence;
 mod ids;
+mod keyed;
 mod log;
 mod store;
 
@@ -33,5 +34,9 @@ pub use checkpoint::{
 pub use error::{Result, StorageError};
 pub use fence::{Fence, OwnerInfo};
 pub use ids::*;
+pub use keyed::{
+    EncodedKeys, EncodedRows, KeyEncoder, KeyedSnapshot, KeyedState, PendingSnapshot, RowCodec, StateFile, StateResources,
+    StateTable, TableSnapshot,
+};
 pub use log::{Log, LogAppender, LogBatch, LogEntry, LogEntryMeta, LogPart, LogSeq};
 pub use store::{ObjectInfo, Store};
