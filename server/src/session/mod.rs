@@ -10,7 +10,7 @@ mod dml;
 mod explain;
 mod query;
 mod settings;
-mod show;
+pub(crate) mod show;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::scalar::ScalarValue;
-use weir_planner::{Parsed, SqlError, Statement};
+use weir_planner::options::Parameters;
+use weir_planner::{Options, Parsed, SqlError, Statement};
 
 use crate::engine::Engine;
 use cursor::Cursor;
@@ -81,8 +82,10 @@ pub struct Description {
 pub struct Session {
     engine: Arc<Engine>,
     user: String,
-    /// Options given with SET in this session, by name.
-    options: BTreeMap<String, String>,
+    /// Options of queries: the server's under what SET gave in this session.
+    options: Options,
+    /// PostgreSQL's session parameters.
+    parameters: Parameters,
     cursors: BTreeMap<String, Cursor>,
     in_transaction: bool,
 }
@@ -90,9 +93,10 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>, user: &str) -> Self {
         Self {
+            options: engine.config.options.clone(),
+            parameters: Parameters::new(),
             engine,
             user: user.to_owned(),
-            options: BTreeMap::new(),
             cursors: BTreeMap::new(),
             in_transaction: false,
         }
@@ -153,7 +157,7 @@ impl Session {
                 Ok(Outcome::command(parsed.statement.tag()))
             }
             Statement::DiscardAll => {
-                self.options.clear();
+                self.reset_option(None)?;
                 self.cursors.clear();
                 Ok(Outcome::command("DISCARD ALL"))
             }

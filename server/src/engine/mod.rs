@@ -1,0 +1,200 @@
+//! The engine behind all doors: one store, one catalog, the running queries.
+//!
+//! ```text
+//!   Engine::start ─► Store::open ─► probe ─► Fence::acquire ─► CatalogLog ─► start every query (dependencies first)
+//!
+//!   catalog.rs   what there is: durable changes, and a cheap copy for each statement
+//!   queries.rs   the running queries: start, restart with another graph, pause, drop
+//!   resolver.rs  opens what a graph names: connectors and relations' logs
+//!   views.rs     what can be read: the door between a materialization and its readers
+//!   ingest.rs    rows from outside: INSERT and HTTP
+//!   status.rs    what SHOW, REST and the dashboard tell
+//! ```
+
+mod catalog;
+mod info;
+mod ingest;
+mod queries;
+mod resolver;
+mod status;
+mod views;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use weir_planner::{Catalog, ErrorKind, Planner, Relation, SqlError};
+use weir_storage::{Fence, OwnerInfo, StateResources, Store};
+
+pub use info::{CheckpointRow, IngestReceipt, InputInfo, OperatorInfo, QueryInfo};
+pub use views::ReadableView;
+
+use crate::config::Config;
+use crate::error::from_storage;
+use crate::rejects::RejectedRows;
+use crate::session::Session;
+use catalog::DurableCatalog;
+use ingest::Ingest;
+use queries::Queries;
+use views::ViewRegistry;
+
+/// How often the lease on the store is renewed; a third of what makes it expire.
+const LEASE_RENEWAL: Duration = Duration::from_secs(3);
+
+/// The engine. Shared by all doors; dropping it without [`Engine::shutdown`] is what a crash does.
+pub struct Engine {
+    /// How it was started.
+    pub config: Config,
+    store: Store,
+    fence: Arc<Fence>,
+    catalog: DurableCatalog,
+    planner: Planner,
+    queries: Queries,
+    views: Arc<ViewRegistry>,
+    ingest: Ingest,
+    rejects: Arc<RejectedRows>,
+    state: StateResources,
+    cpu: tokio::runtime::Handle,
+    /// Owns the dataflow threads; taken at shutdown, because a runtime must not be dropped inside another.
+    cpu_runtime: RwLock<Option<tokio::runtime::Runtime>>,
+    fenced: RwLock<Option<String>>,
+    stopping: CancellationToken,
+    lease: RwLock<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Open (or create) the store, prove that it works, take it over from a dead predecessor, recover all queries.
+    pub async fn start(config: Config) -> Result<Arc<Engine>, SqlError> {
+        std::fs::create_dir_all(&config.data_dir).map_err(|e| {
+            SqlError::new(ErrorKind::STORAGE, format!("cannot create the directory {}: {e}", config.data_dir.display()))
+                .hint("give a directory that this user can write with --data-dir")
+        })?;
+        let store = Store::open(&config.store, &config.store_options()).map_err(from_storage)?;
+        store.probe().await.map_err(from_storage)?;
+        let fence = Arc::new(Fence::acquire(&store, OwnerInfo::this_process()).await.map_err(from_storage)?);
+        tracing::info!(store = store.url(), generation = %fence.generation(), "store opened");
+        let catalog = DurableCatalog::open(&store, Arc::clone(&fence)).await?;
+        let cpu_runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(config.dataflow_threads())
+            .thread_name("weir-dataflow")
+            .enable_all()
+            .build()
+            .map_err(|e| SqlError::new(ErrorKind::INTERNAL, format!("cannot start the dataflow threads: {e}")))?;
+        let engine = Arc::new(Engine {
+            planner: Planner::new(),
+            queries: Queries::default(),
+            views: Arc::default(),
+            ingest: Ingest::default(),
+            rejects: Arc::default(),
+            state: StateResources::new(config.state_memory()?),
+            cpu: cpu_runtime.handle().clone(),
+            cpu_runtime: RwLock::new(Some(cpu_runtime)),
+            fenced: RwLock::new(None),
+            stopping: CancellationToken::new(),
+            lease: RwLock::new(None),
+            config,
+            store,
+            fence,
+            catalog,
+        });
+        *engine.lease.write() = Some(tokio::spawn(keep_lease(Arc::clone(&engine))));
+        engine.recover_queries().await?;
+        Ok(engine)
+    }
+
+    /// A new session for `user`.
+    pub fn session(self: &Arc<Self>, user: &str) -> Session {
+        Session::new(Arc::clone(self), user)
+    }
+
+    /// The catalog at this moment.
+    pub fn catalog(&self) -> Catalog {
+        self.catalog.current()
+    }
+
+    /// All streams, tables, views and sinks, by name.
+    pub fn relations(&self) -> Vec<Arc<Relation>> {
+        self.catalog.current().iter().cloned().collect()
+    }
+
+    /// Late and bad rows.
+    pub fn rejects(&self) -> &Arc<RejectedRows> {
+        &self.rejects
+    }
+
+    /// Where everything durable is, as an absolute URL.
+    pub fn store_url(&self) -> &str {
+        self.store.url()
+    }
+
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Options of the server under those of a session.
+    pub(crate) fn options(&self, session: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut options = self.config.options.clone();
+        options.extend(session.iter().map(|(k, v)| (k.clone(), v.clone())));
+        options
+    }
+
+    /// Whether the engine serves: it has not lost its store to another process.
+    pub fn health(&self) -> Result<(), SqlError> {
+        match self.fenced.read().as_ref() {
+            None => Ok(()),
+            Some(reason) => Err(SqlError::new(ErrorKind::FENCED, reason.clone())
+                .hint("connect to the process that owns the store now, and stop this one")),
+        }
+    }
+
+    /// Take a last checkpoint of every query, stop them and release the store.
+    pub async fn shutdown(&self) {
+        if self.stopping.is_cancelled() {
+            return;
+        }
+        self.stopping.cancel();
+        self.stop_queries().await;
+        if let Some(lease) = self.lease.write().take() {
+            lease.abort();
+        }
+        if let Err(error) = self.fence.release().await {
+            tracing::warn!(%error, "the lease on the store was not released; it expires by itself");
+        }
+        if let Some(runtime) = self.cpu_runtime.write().take() {
+            runtime.shutdown_background();
+        }
+        tracing::info!("stopped");
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.cpu_runtime.write().take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Renews the lease on the store; when another process has taken it over, stops everything: two owners would write
+/// the same checkpoints.
+async fn keep_lease(engine: Arc<Engine>) {
+    loop {
+        tokio::select! {
+            () = engine.stopping.cancelled() => return,
+            () = tokio::time::sleep(LEASE_RENEWAL) => {}
+        }
+        match engine.fence.renew().await {
+            Ok(()) => {}
+            Err(error @ weir_storage::StorageError::Fenced { .. }) => {
+                tracing::error!(%error, "stopping all queries");
+                *engine.fenced.write() = Some(error.to_string());
+                engine.abandon_queries().await;
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "the lease on the store could not be renewed; trying again"),
+        }
+    }
+}

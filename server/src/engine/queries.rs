@@ -1,0 +1,413 @@
+//! The running queries: a view, sink, derived stream or table each has one, with its own checkpoints, and fails alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use futures::future::join_all;
+use parking_lot::RwLock;
+use weir_planner::{
+    Catalog, CatalogChange, Entry, ErrorKind, Options, Parallelism, Planned, Relation, RelationKind, SqlError, Target,
+};
+use weir_runtime::graph::Graph;
+use weir_runtime::job::{self, JobHandle, JobServices, JobSpec, JobStatus, StopMode};
+use weir_storage::{CheckpointInfo, JobId, JobStore};
+
+use super::Engine;
+use super::resolver::EngineResolver;
+use crate::error::{from_runtime, from_storage};
+
+/// All running queries by name.
+#[derive(Default)]
+pub(super) struct Queries {
+    running: RwLock<BTreeMap<String, Arc<RunningQuery>>>,
+    /// Starting, restarting and dropping take turns: two statements never restart one query at once.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// A query with its running job.
+pub(super) struct RunningQuery {
+    pub(super) relation: Arc<Relation>,
+    pub(super) job: JobId,
+    pub(super) handle: JobHandle,
+    pub(super) created_at_ms: i64,
+}
+
+impl Queries {
+    pub(super) fn get(&self, name: &str) -> Option<Arc<RunningQuery>> {
+        self.running.read().get(name).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<RunningQuery>> {
+        self.running.read().values().cloned().collect()
+    }
+}
+
+impl Engine {
+    /// Starts every query of the catalog, each after those that it reads.
+    pub(super) async fn recover_queries(self: &Arc<Self>) -> Result<(), SqlError> {
+        let catalog = self.catalog.current();
+        for relation in catalog.in_dependency_order() {
+            let Some(entry) = catalog.entry(&relation.name) else { continue };
+            if !has_job(&relation) {
+                continue;
+            }
+            if let Err(error) = self.start_query(&catalog, entry).await {
+                // One query that cannot be planned (a connector that is gone, a function of another version) must not
+                // keep the others from running.
+                tracing::error!(query = %relation.name, %error, "query not started");
+                self.queries.running.write().remove(&relation.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans and starts the query of a catalog entry.
+    async fn start_query(self: &Arc<Self>, catalog: &Catalog, entry: &Entry) -> Result<Arc<RunningQuery>, SqlError> {
+        let relation = Arc::clone(&entry.relation);
+        let job = entry.job.clone().map(JobId).ok_or_else(|| {
+            SqlError::new(ErrorKind::INTERNAL, format!("\"{}\" has no job in the catalog", relation.name))
+        })?;
+        let options = Options::from_map(&self.options(&relation.options))?;
+        let graph = self.graph_of(catalog, entry, &options)?;
+        if relation.is_readable() {
+            self.views.open(&relation)?;
+        }
+        let spec = JobSpec {
+            id: job.clone(),
+            name: relation.name.clone(),
+            sql: relation.definition_sql.clone(),
+            graph,
+            checkpointing: options.checkpointing(),
+            epoch_interval: options.epoch_interval(),
+            channel_bytes: options.channel_bytes(),
+            restart: options.restart_policy(),
+            paused: entry.paused,
+        };
+        let handle = job::spawn(spec, self.job_services(&relation.name, &job));
+        let created_at_ms = created_at(&job);
+        let query = Arc::new(RunningQuery { relation, job, handle, created_at_ms });
+        self.queries.running.write().insert(query.relation.name.clone(), Arc::clone(&query));
+        self.follow_to_the_end(&query);
+        Ok(query)
+    }
+
+    pub(crate) fn job_services(self: &Arc<Self>, query: &str, job: &JobId) -> JobServices {
+        JobServices {
+            store: self.store.clone(),
+            fence: Arc::clone(&self.fence),
+            state: self.state.clone(),
+            state_dir: self.config.data_dir.join("state").join(&job.0),
+            resolver: Arc::new(EngineResolver::new(self, query)),
+            rejects: Arc::clone(&self.rejects) as _,
+            views: Arc::clone(&self.views) as _,
+            cpu: self.cpu.clone(),
+        }
+    }
+
+    /// When a bounded query has finished, its log ends too, and whoever reads the log finishes in turn.
+    fn follow_to_the_end(self: &Arc<Self>, query: &Arc<RunningQuery>) {
+        let mut status = query.handle.status();
+        let (engine, job, name) = (Arc::downgrade(self), query.job.clone(), query.relation.name.clone());
+        let is_stream = query.relation.kind == RelationKind::Stream;
+        tokio::spawn(async move {
+            if status.wait_for(|s| matches!(s, JobStatus::Finished)).await.is_err() {
+                return;
+            }
+            let Some(engine) = engine.upgrade() else { return };
+            let forwards = engine.catalog.current().entry(&name).is_some_and(|e| e.forward);
+            if (is_stream || forwards)
+                && let Err(error) = engine.end_log(&job).await
+            {
+                tracing::error!(query = %name, %error, "the end of the log could not be written; readers will wait");
+            }
+        });
+    }
+
+    /// The dataflow of a query: its SQL planned against the catalog, or for a table the upkeep of its rows.
+    fn graph_of(&self, catalog: &Catalog, entry: &Entry, options: &Options) -> Result<Graph, SqlError> {
+        let relation = &entry.relation;
+        let parallelism = self.parallelism(options);
+        match &relation.query {
+            Some(sql) => {
+                let target = match relation.kind {
+                    RelationKind::View => Target::View { name: relation.name.clone(), forward: entry.forward },
+                    RelationKind::Sink => self.sink_target(relation),
+                    _ => Target::Stream { name: relation.name.clone() },
+                };
+                Ok(self.planner.plan_sql(catalog, sql, &target, parallelism)?.graph)
+            }
+            None => self.planner.plan_table(relation, entry.forward, parallelism),
+        }
+    }
+
+    fn sink_target(&self, relation: &Relation) -> Target {
+        let connector = relation.connector_name().unwrap_or_default();
+        Target::Sink { name: relation.name.clone(), retractions: weir_connectors::takes_retractions(connector) }
+    }
+
+    /// Parallelism under these options.
+    pub(crate) fn parallelism(&self, options: &Options) -> Parallelism {
+        Parallelism {
+            default: options.parallelism().unwrap_or(self.config.parallelism),
+            max: options.max_parallelism(),
+        }
+    }
+
+    /// Creates a relation that may have a query: durable first, then running.
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        relation: Relation,
+        if_not_exists: bool,
+    ) -> Result<bool, SqlError> {
+        self.health()?;
+        let _turn = self.queries.turn.lock().await;
+        let name = relation.name.clone();
+        if self.catalog.current().get(&name).is_some() && if_not_exists {
+            return Ok(false);
+        }
+        // Views that this query is the first to read must write their log from now on.
+        for read in &relation.reads {
+            self.forward(read).await?;
+        }
+        let with_job = has_job(&relation);
+        let job = JobId::create(&name);
+        let catalog = self
+            .catalog
+            .change(|catalog| {
+                if let Some(other) = catalog.get(&name) {
+                    return Err(SqlError::new(
+                        ErrorKind::DUPLICATE_RELATION,
+                        format!("{} \"{name}\" exists already", other.kind.name()),
+                    )
+                    .hint("give another name, or drop the old one, or write IF NOT EXISTS"));
+                }
+                for read in &relation.reads {
+                    catalog.find(read)?;
+                }
+                Ok(CatalogChange::Create { relation: Box::new(relation), job: Some(job.0.clone()) })
+            })
+            .await?;
+        if with_job {
+            let entry = catalog.entry(&name).ok_or_else(|| {
+                SqlError::new(ErrorKind::INTERNAL, format!("\"{name}\" is not in the catalog it was added to"))
+            })?;
+            self.start_query(&catalog, entry).await?;
+        }
+        Ok(true)
+    }
+
+    /// From now on the changes of `name`, if it is a view or table, go to its log. Its query restarts with the longer
+    /// dataflow from a checkpoint, and first writes all rows that it holds.
+    async fn forward(self: &Arc<Self>, name: &str) -> Result<(), SqlError> {
+        let catalog = self.catalog.current();
+        let Some(entry) = catalog.entry(name) else { return Ok(()) };
+        if entry.forward || !entry.relation.is_readable() {
+            return Ok(());
+        }
+        let relation = name.to_owned();
+        let catalog = self.catalog.change(|_| Ok(CatalogChange::Forward { relation })).await?;
+        if let Some(query) = self.queries.get(name) {
+            query.handle.stop(StopMode::WithCheckpoint).await.map_err(from_runtime)?;
+        }
+        let Some(entry) = catalog.entry(name) else { return Ok(()) };
+        self.start_query(&catalog, entry).await?;
+        Ok(())
+    }
+
+    /// Drops relations and, with `cascade`, all that read them.
+    pub(crate) async fn drop_relations(self: &Arc<Self>, names: &[String], cascade: bool) -> Result<Vec<String>, SqlError> {
+        self.health()?;
+        let _turn = self.queries.turn.lock().await;
+        let mut entries: HashMap<String, Entry> = HashMap::new();
+        let mut dropped = Vec::new();
+        self.catalog
+            .change(|catalog| {
+                let order = catalog.cascade(names);
+                let others: Vec<&String> = order.iter().filter(|n| !names.contains(n)).collect();
+                if !others.is_empty() && !cascade {
+                    let list = others.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ");
+                    return Err(SqlError::new(
+                        ErrorKind::DEPENDENT,
+                        format!("cannot drop \"{}\" because others read it: {list}", names.join("\", \"")),
+                    )
+                    .hint("drop those first, or write DROP … CASCADE to drop them all"));
+                }
+                for name in &order {
+                    if let Some(entry) = catalog.entry(name) {
+                        entries.insert(name.clone(), entry.clone());
+                    }
+                }
+                dropped.clone_from(&order);
+                Ok(CatalogChange::Drop { names: order })
+            })
+            .await?;
+        for name in &dropped {
+            self.forget(name, entries.get(name)).await;
+        }
+        Ok(dropped)
+    }
+
+    /// Stops a dropped query and removes what it left. The catalog no longer names it, so what fails here costs only
+    /// space.
+    async fn forget(&self, name: &str, entry: Option<&Entry>) {
+        let query = self.queries.running.write().remove(name);
+        if let Some(query) = query
+            && let Err(error) = query.handle.stop(StopMode::Now).await
+        {
+            tracing::warn!(query = name, %error, "stopped with an error while it was dropped");
+        }
+        self.views.close(name);
+        self.rejects.forget(name);
+        let Some(job) = entry.and_then(|e| e.job.clone()).map(JobId) else { return };
+        let removed = async {
+            JobStore::new(&self.store, &job, Arc::clone(&self.fence)).delete_all().await?;
+            self.delete_logs(&job).await
+        };
+        if let Err(error) = removed.await {
+            tracing::warn!(query = name, %error, "its objects in the store were not all removed");
+        }
+    }
+
+    /// The query of that name.
+    pub(super) fn find_query(&self, name: &str) -> Result<Arc<RunningQuery>, SqlError> {
+        if let Some(query) = self.queries.get(name) {
+            return Ok(query);
+        }
+        let catalog = self.catalog.current();
+        let relation = catalog.find(name)?;
+        let message = if has_job(relation) {
+            format!("query \"{name}\" could not be started; the server's log says why")
+        } else {
+            format!("{} \"{name}\" has no query of its own", relation.kind.name())
+        };
+        Err(SqlError::new(ErrorKind::QUERY_STATE, message).hint("SHOW QUERIES lists the queries"))
+    }
+
+    /// Pause or resume a query, durably.
+    pub(crate) async fn set_paused(&self, name: &str, paused: bool) -> Result<(), SqlError> {
+        self.health()?;
+        let query = self.find_query(name)?;
+        let change = CatalogChange::Pause { query: name.to_owned(), paused };
+        self.catalog
+            .change(|catalog| {
+                catalog.find(name)?;
+                Ok(change)
+            })
+            .await?;
+        if paused {
+            query.handle.pause().await;
+        } else {
+            query.handle.resume().await;
+        }
+        Ok(())
+    }
+
+    /// Take a checkpoint of a query now.
+    pub(crate) async fn checkpoint_now(&self, name: &str) -> Result<CheckpointInfo, SqlError> {
+        self.health()?;
+        self.find_query(name)?.handle.checkpoint().await.map_err(from_runtime)
+    }
+
+    /// Wait until every query whose input is bounded has read all of it.
+    pub async fn drain(&self) -> Result<(), SqlError> {
+        loop {
+            let waiting: Vec<Arc<RunningQuery>> = self
+                .queries
+                .all()
+                .into_iter()
+                .filter(|q| self.is_bounded(&q.relation) && !q.handle.status().borrow().is_ended())
+                .collect();
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            for query in waiting {
+                if let JobStatus::Failed { reason } = query.handle.finished().await {
+                    return Err(SqlError::new(
+                        ErrorKind::QUERY_STATE,
+                        format!("query \"{}\" failed: {reason}", query.relation.name),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Whether all that a relation reads ends some day.
+    pub(crate) fn is_bounded(&self, relation: &Relation) -> bool {
+        if relation.query.is_none() {
+            return weir_connectors::is_bounded(&relation.connector);
+        }
+        let catalog = self.catalog.current();
+        relation.reads.iter().all(|read| catalog.get(read).is_some_and(|r| self.is_bounded(r)))
+    }
+
+    /// Plans a query that no relation is created for.
+    pub(crate) fn plan_reader(&self, sql: &str, options: &Options) -> Result<Planned, SqlError> {
+        let target = Target::Reader { name: "reader".to_owned() };
+        self.planner.plan_sql(&self.catalog.current(), sql, &target, self.parallelism(options))
+    }
+
+    /// Take a last checkpoint of every query and stop it.
+    pub(super) async fn stop_queries(&self) {
+        let stops = self.queries.all().into_iter().map(|query| async move {
+            if let Err(error) = query.handle.stop(StopMode::WithCheckpoint).await {
+                tracing::warn!(query = %query.relation.name, %error, "no last checkpoint; it will go on from the one before");
+            }
+        });
+        join_all(stops).await;
+    }
+
+    /// Stop every query at once, writing nothing: the store belongs to another process.
+    pub(super) async fn abandon_queries(&self) {
+        join_all(self.queries.all().into_iter().map(|query| async move {
+            let _ = query.handle.stop(StopMode::Now).await;
+        }))
+        .await;
+    }
+
+    /// State of a query for people; `None` when there is none of that name.
+    pub(super) fn query_state(&self, name: &str) -> Option<String> {
+        self.queries.get(name).map(|q| q.handle.status().borrow().to_string())
+    }
+
+    async fn delete_logs(&self, job: &JobId) -> Result<(), weir_storage::StorageError> {
+        for log in self.logs_of(job) {
+            log.delete().await?;
+        }
+        Ok(())
+    }
+
+    async fn end_log(&self, job: &JobId) -> Result<(), SqlError> {
+        self.log_of(job).end(&self.fence).await.map(|_| ()).map_err(from_storage)
+    }
+}
+
+/// Whether a relation is kept up by a running job: every query, and every table.
+pub(super) fn has_job(relation: &Relation) -> bool {
+    relation.query.is_some() || relation.kind == RelationKind::Table
+}
+
+/// When a job was created, from its id (UUID version 7 carries the time).
+fn created_at(job: &JobId) -> i64 {
+    let unique = job.0.rsplit('-').next().unwrap_or_default();
+    uuid::Uuid::try_parse(unique)
+        .ok()
+        .and_then(|id| id.get_timestamp())
+        .map(|t| {
+            let (seconds, nanos) = t.to_unix();
+            i64::try_from(seconds * 1000).unwrap_or(0) + i64::from(nanos / 1_000_000)
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_id_tells_when_it_was_created() {
+        let before = chrono::Utc::now().timestamp_millis();
+        let created = created_at(&JobId::create("by_carrier"));
+        assert!((before..=chrono::Utc::now().timestamp_millis()).contains(&created));
+        assert_eq!(created_at(&JobId("odd".into())), 0);
+    }
+}

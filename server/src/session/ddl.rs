@@ -1,0 +1,143 @@
+//! CREATE and DROP, and what is done to running queries.
+
+use weir_planner::statement::{CreateQuery, CreateRelation, Drop, ObjectKind, QueryAction};
+use weir_planner::{ErrorKind, Parsed, RelationKind, SqlError, Statement, Target};
+use weir_runtime::source::SourceRequest;
+
+use super::{Outcome, Session};
+use crate::error::from_runtime;
+
+impl Session {
+    /// `CREATE STREAM` and `CREATE TABLE` with columns.
+    pub(super) async fn create_relation(
+        &mut self,
+        parsed: &Parsed,
+        create: &CreateRelation,
+        table: bool,
+    ) -> Result<Outcome, SqlError> {
+        let kind = if table { RelationKind::Table } else { RelationKind::Stream };
+        let relation = self.engine.planner().define(kind, create, &self.options, &parsed.sql)?;
+        let mut notices = Vec::new();
+        if let Some(connector) = relation.connector_name() {
+            if table {
+                return Err(SqlError::unsupported(format!("a table cannot read from connector '{connector}'"))
+                    .hint("CREATE STREAM reads from a connector; a materialized view over it keeps rows by key"));
+            }
+            weir_connectors::validate_source(&relation.connector).map_err(from_runtime)?;
+            if connector != "http" {
+                // What is wrong with the input (no such file, a column missing in its header) is told now rather than
+                // by the first query.
+                let declared = relation.physical_schema();
+                let projection = (0..declared.fields().len()).collect();
+                let request = SourceRequest { relation: relation.name.clone(), declared, projection };
+                let source = self.engine.open_connector(&relation.connector, &request).map_err(from_runtime)?;
+                source.discover(&[], 1).await.map_err(from_runtime)?;
+            }
+        }
+        if table && relation.key.is_empty() {
+            return Err(SqlError::new(ErrorKind::INVALID_DEFINITION, format!("table \"{}\" has no primary key", create.name))
+                .hint("add PRIMARY KEY (columns); rows without a key belong into a STREAM"));
+        }
+        let tag = parsed.statement.tag();
+        if !self.engine.create(relation, create.if_not_exists).await? {
+            notices.push(format!("relation \"{}\" exists already, nothing was done", create.name));
+        }
+        Ok(Outcome::Command { tag: tag.to_owned(), notices })
+    }
+
+    /// `CREATE MATERIALIZED VIEW`, `CREATE STREAM … AS`, `CREATE SINK`.
+    pub(super) async fn create_query(&mut self, parsed: &Parsed) -> Result<Outcome, SqlError> {
+        let (create, kind) = match &parsed.statement {
+            Statement::CreateMaterializedView(create) => (create, RelationKind::View),
+            Statement::CreateStreamAs(create) => (create, RelationKind::Stream),
+            Statement::CreateSink(create) => (create, RelationKind::Sink),
+            _ => return Err(SqlError::syntax("not a statement that creates a query")),
+        };
+        let target = self.target(create, kind)?;
+        let (query_options, _) = self.options.split(&create.options)?;
+        let parallelism = self.engine.parallelism(&query_options)?;
+        let planned = self.engine.planner().plan_create(&self.engine.catalog(), create, &target, parallelism)?;
+        let relation = planned.relation(kind, create, &self.options, &parsed.sql)?;
+        let mut notices = planned.warnings;
+        if kind == RelationKind::Sink {
+            weir_connectors::validate_sink(&relation.connector).map_err(from_runtime)?;
+        } else if let Some(connector) = relation.connector_name() {
+            return Err(SqlError::new(
+                ErrorKind::INVALID_DEFINITION,
+                format!("{} \"{}\" cannot write to connector '{connector}'", kind.name(), relation.name),
+            )
+            .hint("CREATE SINK … WITH (connector = …) writes to a connector"));
+        }
+        if !self.engine.create(relation, create.if_not_exists).await? {
+            notices = vec![format!("relation \"{}\" exists already, nothing was done", create.name)];
+        }
+        Ok(Outcome::Command { tag: parsed.statement.tag().to_owned(), notices })
+    }
+
+    pub(super) fn target(&self, create: &CreateQuery, kind: RelationKind) -> Result<Target, SqlError> {
+        Ok(match kind {
+            RelationKind::View => Target::View { name: create.name.clone(), forward: false },
+            RelationKind::Sink => {
+                let connector = create.options.get("connector").ok_or_else(|| {
+                    SqlError::new(ErrorKind::INVALID_DEFINITION, format!("sink \"{}\" has no connector", create.name))
+                        .hint("add WITH (connector = 'file', path = '…', format = 'json') at the statement's end")
+                })?;
+                Target::Sink {
+                    name: create.name.clone(),
+                    retractions: weir_connectors::takes_retractions(connector),
+                }
+            }
+            _ => Target::Stream { name: create.name.clone() },
+        })
+    }
+
+    /// `DROP …`.
+    pub(super) async fn drop_relations(&mut self, drop: &Drop) -> Result<Outcome, SqlError> {
+        let catalog = self.engine.catalog();
+        let mut notices = Vec::new();
+        let mut names = Vec::new();
+        for name in &drop.names {
+            match catalog.find(name) {
+                Ok(relation) => {
+                    let kind = ObjectKind::from(relation.kind);
+                    let matches = kind == drop.kind || (drop.kind == ObjectKind::Query && relation.is_query());
+                    if !matches {
+                        return Err(SqlError::new(
+                            ErrorKind::WRONG_KIND,
+                            format!("\"{name}\" is a {}, not a {}", kind.name(), drop.kind.name()),
+                        )
+                        .hint(format!("write DROP {} {name}", kind.name().to_uppercase())));
+                    }
+                    names.push(name.clone());
+                }
+                Err(_) if drop.if_exists => notices.push(format!("\"{name}\" does not exist, nothing was dropped")),
+                Err(error) => return Err(error),
+            }
+        }
+        if !names.is_empty() {
+            let dropped = self.engine.drop_relations(&names, drop.cascade).await?;
+            let others: Vec<&str> = dropped.iter().filter(|n| !names.contains(n)).map(String::as_str).collect();
+            if !others.is_empty() {
+                notices.push(format!("also dropped: {}", others.join(", ")));
+            }
+        }
+        let tag = match drop.kind {
+            ObjectKind::View => "DROP MATERIALIZED VIEW".to_owned(),
+            kind => format!("DROP {}", kind.name().to_uppercase()),
+        };
+        Ok(Outcome::Command { tag, notices })
+    }
+
+    /// `ALTER QUERY q PAUSE | RESUME`.
+    pub(super) async fn alter_query(&mut self, name: &str, action: QueryAction) -> Result<Outcome, SqlError> {
+        self.engine.set_paused(name, action == QueryAction::Pause).await?;
+        Ok(Outcome::command("ALTER QUERY"))
+    }
+
+    /// `CHECKPOINT q`.
+    pub(super) async fn checkpoint(&mut self, query: &str) -> Result<Outcome, SqlError> {
+        let info = self.engine.checkpoint_now(query).await?;
+        let notices = vec![format!("checkpoint {} is at {}", info.id, info.url)];
+        Ok(Outcome::Command { tag: "CHECKPOINT".to_owned(), notices })
+    }
+}
