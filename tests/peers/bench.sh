@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Weir beside Flink 2.3 and plain DataFusion in batch: the same files, the same machine, one run.
+#
+#   EVENTS=8000000 RUNS=3 tests/peers/bench.sh        writes tests/peers/results.md and results.json
+#
+# Flink's jars come from PyPI (apache-flink-libraries), its runner is flink/Runner.java; Java 17 is needed.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+cache=${WEIR_BENCH_CACHE:-$HOME/.cache/weir/bench}
+mkdir -p "$cache"
+
+(cd "$root" && cargo build --release --locked --bin weir --bin datafusion-batch)
+
+if [ ! -x "$cache/flink/bin/python" ]; then
+    python3 -m venv "$cache/flink"
+    "$cache/flink/bin/pip" -q install --no-deps apache-flink-libraries==2.3.0
+fi
+jars=$(dirname "$("$cache/flink/bin/python" -c 'import pyflink; print(pyflink.__file__)')")/lib
+mkdir -p "$cache/runner"
+javac -cp "$jars/*" -d "$cache/runner" "$here/flink/Runner.java"
+
+exec python3 "$here/bench.py" --weir "$target/release/weir" --batch "$target/release/datafusion-batch" \
+    --flink-classpath "$jars/*:$cache/runner" --cache "$cache" --events "${EVENTS:-8000000}" --runs "${RUNS:-3}" \
+    --parallelism "${PARALLELISM:-2}" --out "$here" "$@"

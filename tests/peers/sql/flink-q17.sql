@@ -1,0 +1,2 @@
+CREATE TABLE result (auction BIGINT, total_bids BIGINT, rank1_bids BIGINT, rank2_bids BIGINT, rank3_bids BIGINT, min_price BIGINT, max_price BIGINT, avg_price BIGINT, sum_price BIGINT, PRIMARY KEY (auction) NOT ENFORCED) WITH ('connector' = 'blackhole');
+INSERT INTO result SELECT auction, count(*), count(*) FILTER (WHERE price < 10000), count(*) FILTER (WHERE price >= 10000 AND price < 1000000), count(*) FILTER (WHERE price >= 1000000), min(price), max(price), avg(price), sum(price) FROM bid GROUP BY auction;

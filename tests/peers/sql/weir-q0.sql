@@ -1,0 +1,1 @@
+CREATE SINK result AS SELECT auction, bidder, price, date_time, extra FROM bid WITH (connector = 'blackhole');
