@@ -19,7 +19,6 @@ mod resolver;
 mod status;
 mod views;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +38,7 @@ use crate::session::Session;
 use catalog::DurableCatalog;
 use ingest::Ingest;
 use queries::Queries;
+use status::BackPressure;
 use views::ViewRegistry;
 
 /// How often the lease on the store is renewed; a third of what makes it expire.
@@ -56,6 +56,7 @@ pub struct Engine {
     views: Arc<ViewRegistry>,
     ingest: Ingest,
     rejects: Arc<RejectedRows>,
+    back_pressure: BackPressure,
     state: StateResources,
     cpu: tokio::runtime::Handle,
     /// Owns the dataflow threads; taken at shutdown, because a runtime must not be dropped inside another.
@@ -74,7 +75,7 @@ impl Engine {
         })?;
         let store = Store::open(&config.store, &config.store_options()).map_err(from_storage)?;
         store.probe().await.map_err(from_storage)?;
-        let fence = Arc::new(Fence::acquire(&store, OwnerInfo::this_process()).await.map_err(from_storage)?);
+        let fence = Arc::new(Fence::acquire(&store, OwnerInfo::current()).await.map_err(from_storage)?);
         tracing::info!(store = store.url(), generation = %fence.generation(), "store opened");
         let catalog = DurableCatalog::open(&store, Arc::clone(&fence)).await?;
         let cpu_runtime = tokio::runtime::Builder::new_multi_thread()
@@ -89,6 +90,7 @@ impl Engine {
             views: Arc::default(),
             ingest: Ingest::default(),
             rejects: Arc::default(),
+            back_pressure: BackPressure::default(),
             state: StateResources::new(config.state_memory()?),
             cpu: cpu_runtime.handle().clone(),
             cpu_runtime: RwLock::new(Some(cpu_runtime)),
@@ -132,13 +134,6 @@ impl Engine {
 
     pub(crate) fn planner(&self) -> &Planner {
         &self.planner
-    }
-
-    /// Options of the server under those of a session.
-    pub(crate) fn options(&self, session: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-        let mut options = self.config.options.clone();
-        options.extend(session.iter().map(|(k, v)| (k.clone(), v.clone())));
-        options
     }
 
     /// Whether the engine serves: it has not lost its store to another process.

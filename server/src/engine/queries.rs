@@ -258,6 +258,7 @@ impl Engine {
         }
         self.views.close(name);
         self.rejects.forget(name);
+        self.ingest.forget(name);
         let Some(job) = entry.and_then(|e| e.job.clone()).map(JobId) else { return };
         let removed = async {
             JobStore::new(&self.store, &job, Arc::clone(&self.fence)).delete_all().await?;
@@ -369,15 +370,8 @@ impl Engine {
         self.queries.get(name).map(|q| q.handle.status().borrow().to_string())
     }
 
-    async fn delete_logs(&self, job: &JobId) -> Result<(), weir_storage::StorageError> {
-        for log in self.logs_of(job) {
-            log.delete().await?;
-        }
-        Ok(())
-    }
-
     async fn end_log(&self, job: &JobId) -> Result<(), SqlError> {
-        self.log_of(job).end(&self.fence).await.map(|_| ()).map_err(from_storage)
+        weir_connectors::log::end_log(&self.log_of(job), &self.fence).await.map(|_| ()).map_err(from_storage)
     }
 }
 

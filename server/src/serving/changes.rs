@@ -145,7 +145,7 @@ pub(crate) async fn follow_graph(
     let name = "reader";
     let id = JobId::create(name);
     let store = Store::open("memory:", &Default::default()).map_err(from_storage)?;
-    let fence = Arc::new(Fence::acquire(&store, OwnerInfo::this_process()).await.map_err(from_storage)?);
+    let fence = Arc::new(Fence::acquire(&store, OwnerInfo::current()).await.map_err(from_storage)?);
     let mut services = engine.job_services(name, &id);
     services.store = store;
     services.fence = fence;

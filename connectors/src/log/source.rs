@@ -1,0 +1,297 @@
+//! Reads a log entry by entry, waiting at its head until more is committed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Int8Array, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use weir_runtime::source::{Source, SourceEvent, SourceReader, SourceRequest, SplitId, SplitState};
+use weir_runtime::{Result, RuntimeError};
+use weir_storage::{Log, LogBatch, LogSeq};
+
+use super::END_KEY;
+
+/// How long a reader waits at the head before it reports that there is nothing.
+const HEAD_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A relation's log as a source. It has one split: entries have one order.
+pub struct LogSource {
+    log: Log,
+    request: SourceRequest,
+    until: Option<LogSeq>,
+    delivered: Option<watch::Sender<LogSeq>>,
+}
+
+/// Where reading goes on: the batch of the entry that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Position {
+    entry: LogSeq,
+    #[serde(default)]
+    batch: usize,
+}
+
+impl LogSource {
+    /// Follows `log` until its end mark. `request.declared` names the columns to find in its entries.
+    pub fn new(log: Log, request: SourceRequest) -> Self {
+        Self { log, request, until: None, delivered: None }
+    }
+
+    /// Ends after the entry `until`.
+    #[must_use]
+    pub fn until(mut self, until: LogSeq) -> Self {
+        self.until = Some(until);
+        self
+    }
+
+    /// Tells through `delivered` which entry has been handed over in full.
+    #[must_use]
+    pub fn telling(mut self, delivered: watch::Sender<LogSeq>) -> Self {
+        self.delivered = Some(delivered);
+        self
+    }
+}
+
+#[async_trait]
+impl Source for LogSource {
+    async fn discover(&self, known: &[SplitState], _parallelism: u32) -> Result<Vec<SplitState>> {
+        if !known.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(vec![SplitState { id: SplitId("log".to_owned()), position: serde_json::Value::Null, finished: false }])
+    }
+
+    fn discovery_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    async fn reader(&self, splits: Vec<SplitState>) -> Result<Box<dyn SourceReader>> {
+        let mut next = None;
+        for split in splits.into_iter().filter(|s| !s.finished) {
+            let position = match split.position {
+                serde_json::Value::Null => Position { entry: self.log.first().await?, batch: 0 },
+                value => serde_json::from_value(value).map_err(|e| RuntimeError::Internal {
+                    place: "log source",
+                    reason: format!("position of split {} cannot be read: {e}", split.id.0),
+                })?,
+            };
+            next = Some((split.id, position));
+        }
+        if next.is_some() {
+            // Learns the head, which the watch then follows.
+            self.log.head().await?;
+        }
+        Ok(Box::new(LogReader {
+            projected: self.request.projected()?,
+            log: self.log.clone(),
+            head: self.log.watch(),
+            until: self.until,
+            delivered: self.delivered.clone(),
+            next,
+            entry: None,
+            finished: None,
+        }))
+    }
+}
+
+struct LogReader {
+    log: Log,
+    projected: SchemaRef,
+    head: watch::Receiver<LogSeq>,
+    until: Option<LogSeq>,
+    delivered: Option<watch::Sender<LogSeq>>,
+    /// The split and where it stands; `None` when there is nothing (more) to read.
+    next: Option<(SplitId, Position)>,
+    /// The entry at the position, read already, and whether it ends the log.
+    entry: Option<(Arc<[LogBatch]>, bool)>,
+    /// A split whose end has still to be told.
+    finished: Option<SplitId>,
+}
+
+impl LogReader {
+    fn finish(&mut self) {
+        self.finished = self.next.take().map(|(split, _)| split);
+    }
+
+    /// The columns that were asked for, found by name: a table's log of changes holds generated columns too.
+    fn project(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let columns = self
+            .projected
+            .fields()
+            .iter()
+            .map(|field| {
+                let column = batch.column_by_name(field.name()).ok_or_else(|| RuntimeError::Internal {
+                    place: "log source",
+                    reason: format!("an entry of {} has no column \"{}\"", self.log.url(), field.name()),
+                })?;
+                if column.data_type() == field.data_type() {
+                    Ok(Arc::clone(column))
+                } else {
+                    Ok(arrow::compute::cast(column, field.data_type())?)
+                }
+            })
+            .collect::<Result<Vec<ArrayRef>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.projected), columns, &options)?)
+    }
+}
+
+#[async_trait]
+impl SourceReader for LogReader {
+    async fn next(&mut self) -> Result<SourceEvent> {
+        loop {
+            if let Some(split) = self.finished.take() {
+                return Ok(SourceEvent::SplitFinished { split });
+            }
+            let Some((split, position)) = self.next.clone() else { return Ok(SourceEvent::End) };
+            if self.until.is_some_and(|until| position.entry > until) {
+                self.finish();
+                continue;
+            }
+            if self.entry.is_none() {
+                if *self.head.borrow_and_update() < position.entry {
+                    tokio::select! {
+                        changed = self.head.changed() => {
+                            if changed.is_err() {
+                                return Err(RuntimeError::Internal {
+                                    place: "log source",
+                                    reason: format!("the log {} was closed under its reader", self.log.url()),
+                                });
+                            }
+                        }
+                        () = tokio::time::sleep(HEAD_PATIENCE) => return Ok(SourceEvent::Idle(Duration::ZERO)),
+                    }
+                    continue;
+                }
+                let Some((meta, batches)) = self.log.read(position.entry).await? else { continue };
+                let ends = meta.client_keys.iter().any(|key| key == END_KEY);
+                self.entry = Some((batches.into(), ends));
+            }
+            let Some((batches, ends)) = &self.entry else { continue };
+            let (batches, ends) = (Arc::clone(batches), *ends);
+            let after = match position.batch + 1 < batches.len() {
+                true => Position { entry: position.entry, batch: position.batch + 1 },
+                false => Position { entry: position.entry.next(), batch: 0 },
+            };
+            let rows = batches.get(position.batch).map(|(batch, ops)| Ok::<_, RuntimeError>((self.project(batch)?, ops.clone())));
+            let (batch, ops): (RecordBatch, Option<Int8Array>) = match rows {
+                Some(rows) => rows?,
+                None => (RecordBatch::new_empty(Arc::clone(&self.projected)), None),
+            };
+            self.next = Some((split.clone(), after));
+            if after.entry > position.entry {
+                self.entry = None;
+                if let Some(delivered) = &self.delivered {
+                    delivered.send_replace(position.entry);
+                }
+            }
+            if ends {
+                self.finish();
+            }
+            let position = serde_json::to_value(after).map_err(|e| RuntimeError::Internal {
+                place: "log source",
+                reason: format!("a position cannot be written: {e}"),
+            })?;
+            return Ok(SourceEvent::Rows { split, batch, ops, position, bad: Vec::new() });
+        }
+    }
+
+    async fn add_splits(&mut self, splits: Vec<SplitState>) -> Result<()> {
+        if splits.is_empty() {
+            return Ok(());
+        }
+        Err(RuntimeError::Internal { place: "log source", reason: "a log has one split, another was added".to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use arrow::array::{Int64Array, StringArray};
+    use arrow::datatypes::{DataType, Field, Schema};
+    use weir_storage::{Fence, LogEntry, OwnerInfo, Store};
+
+    use super::super::end_log;
+    use super::*;
+
+    fn batch(values: &[i64]) -> RecordBatch {
+        let names: Vec<String> = values.iter().map(|v| format!("row {v}")).collect();
+        RecordBatch::try_from_iter([
+            ("name", Arc::new(StringArray::from(names)) as ArrayRef),
+            ("n", Arc::new(Int64Array::from(values.to_vec())) as ArrayRef),
+        ])
+        .unwrap()
+    }
+
+    fn request() -> SourceRequest {
+        let declared = Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("name", DataType::Utf8, true)]);
+        SourceRequest { relation: "r".into(), declared: Arc::new(declared), projection: vec![0] }
+    }
+
+    async fn setup() -> (Log, Fence) {
+        let store = Store::open("memory:", &BTreeMap::new()).unwrap();
+        let fence = Fence::acquire(&store, OwnerInfo::current()).await.unwrap();
+        (Log::new(&store, "r"), fence)
+    }
+
+    async fn read_to_end(source: &LogSource, splits: Vec<SplitState>) -> (Vec<i64>, serde_json::Value) {
+        let mut reader = source.reader(splits).await.unwrap();
+        let (mut values, mut last) = (Vec::new(), serde_json::Value::Null);
+        loop {
+            match reader.next().await.unwrap() {
+                SourceEvent::Rows { batch, position, .. } => {
+                    let column = batch.column(0).as_any().downcast_ref::<Int64Array>().unwrap();
+                    values.extend(column.values());
+                    last = position;
+                }
+                SourceEvent::SplitFinished { .. } => {}
+                SourceEvent::Idle(_) => panic!("the log has an end"),
+                SourceEvent::End => return (values, last),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn reads_all_entries_by_column_name_up_to_the_end_mark() {
+        let (log, fence) = setup().await;
+        log.append(&fence, LogEntry::new(vec![(batch(&[1, 2]), None), (batch(&[3]), None)])).await.unwrap();
+        log.append(&fence, LogEntry::new(vec![(batch(&[4]), None)])).await.unwrap();
+        let end = end_log(&log, &fence).await.unwrap();
+        assert_eq!(end_log(&log, &fence).await.unwrap(), end);
+        let source = LogSource::new(log, request());
+        let splits = source.discover(&[], 2).await.unwrap();
+        assert_eq!(read_to_end(&source, splits).await.0, vec![1, 2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn goes_on_from_any_position() {
+        let (log, fence) = setup().await;
+        log.append(&fence, LogEntry::new(vec![(batch(&[1]), None), (batch(&[2]), None)])).await.unwrap();
+        log.append(&fence, LogEntry::new(vec![(batch(&[3]), None)])).await.unwrap();
+        end_log(&log, &fence).await.unwrap();
+        let source = LogSource::new(log, request());
+        let id = SplitId("log".into());
+        for (position, expected) in
+            [(serde_json::json!({"entry": 1, "batch": 1}), vec![2, 3]), (serde_json::json!({"entry": 2}), vec![3])]
+        {
+            let splits = vec![SplitState { id: id.clone(), position, finished: false }];
+            assert_eq!(read_to_end(&source, splits).await.0, expected);
+        }
+        let finished = vec![SplitState { id, position: serde_json::Value::Null, finished: true }];
+        assert_eq!(read_to_end(&source, finished).await.0, Vec::<i64>::new());
+    }
+
+    #[tokio::test]
+    async fn stops_where_it_was_told_to() {
+        let (log, fence) = setup().await;
+        log.append(&fence, LogEntry::new(vec![(batch(&[1]), None)])).await.unwrap();
+        let until = log.head().await.unwrap();
+        log.append(&fence, LogEntry::new(vec![(batch(&[2]), None)])).await.unwrap();
+        let source = LogSource::new(log, request()).until(until);
+        let splits = source.discover(&[], 1).await.unwrap();
+        assert_eq!(read_to_end(&source, splits).await.0, vec![1]);
+    }
+}

@@ -1,0 +1,285 @@
+//! `/metrics` for Prometheus (OpenMetrics text) and `/healthz`.
+//!
+//! The counters live in the tasks; a scrape reads them all into a registry of its own and writes that out.
+
+use std::sync::atomic::AtomicU64;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use serde::Serialize;
+
+use super::App;
+use super::backend::Backend;
+use super::problem::{Problem, ProblemBody, Refusal};
+use crate::engine::{CheckpointRow, QueryInfo};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const STATES: [&str; 8] =
+    ["CREATED", "RESTORING", "RUNNING", "PAUSED", "RESTARTING", "FINISHED", "FAILED", "STOPPED"];
+/// Watermarks from here on are the end of time: all input has ended.
+const END_OF_TIME_US: i64 = 253_402_300_800_000_000;
+
+type Labels = Vec<(&'static str, String)>;
+type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
+type Counters = Family<Labels, Counter<u64, AtomicU64>>;
+type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
+
+/// The server is well.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct Health {
+    /// Always `ok`.
+    status: &'static str,
+}
+
+/// Tell whether the server serves: its store answers and no other server has taken it over.
+#[utoipa::path(
+    get, path = "/healthz", tag = "server",
+    responses(
+        (status = 200, description = "It serves", body = Health),
+        (status = 503, description = "It does not; the error says why", body = ProblemBody),
+    )
+)]
+pub(super) async fn health(State(app): State<App>) -> Result<Json<Health>, Problem> {
+    app.backend.health()?;
+    Ok(Json(Health { status: "ok" }))
+}
+
+/// All counters for Prometheus.
+#[utoipa::path(
+    get, path = "/metrics", tag = "server",
+    responses((status = 200, description = "OpenMetrics text", body = String, content_type = OPEN_METRICS))
+)]
+pub(super) async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+    let text = render(app.backend.as_ref()).map_err(|error| {
+        Problem::new(Refusal::Internal, "the metrics cannot be written", "").detail(error.to_string())
+    })?;
+    Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}
+
+fn render(backend: &dyn Backend) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::default();
+    let queries = backend.queries();
+    server(&mut registry, backend, &queries);
+    query(&mut registry, &queries);
+    operators(&mut registry, backend, &queries);
+    checkpoints(&mut registry, &backend.checkpoints(None).unwrap_or_default());
+    process(&mut registry);
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn gauges(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>) -> Gauges {
+    let family = Gauges::default();
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, family.clone()),
+        None => registry.register(name, help, family.clone()),
+    }
+    family
+}
+
+fn counters(registry: &mut Registry, name: &str, help: &str) -> Counters {
+    let family = Counters::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn seconds(registry: &mut Registry, name: &str, help: &str) -> Seconds {
+    let family = Seconds::default();
+    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
+    family
+}
+
+fn ratio() -> Option<Unit> {
+    Some(Unit::Ratios)
+}
+
+fn server(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInfo]) {
+    let build = gauges(registry, "weir_build_info", "Version of the server, as a label", None);
+    build.get_or_create(&vec![("version", backend.server().version)]).set(1.0);
+    let healthy = gauges(registry, "weir_healthy", "1 while the server serves, 0 when its store fails or is taken over", None);
+    healthy.get_or_create(&Vec::new()).set(f64::from(u8::from(backend.health().is_ok())));
+    let counted = gauges(registry, "weir_queries", "Number of queries in each state", None);
+    for state in STATES {
+        let number = queries.iter().filter(|query| query.state == state).count();
+        counted.get_or_create(&vec![("state", state.to_owned())]).set(number as f64);
+    }
+}
+
+fn query(registry: &mut Registry, queries: &[QueryInfo]) {
+    let state = gauges(registry, "weir_query_state", "1 for the state that the query is in, 0 for the others", None);
+    let rows_in = counters(registry, "weir_query_rows_in", "Rows read by the query's sources");
+    let rows_out = counters(registry, "weir_query_rows_out", "Rows that reached the query's view, sink, stream or table");
+    let late = counters(registry, "weir_query_late_rows", "Rows that came after their window had closed");
+    let bad = counters(registry, "weir_query_bad_rows", "Rows that could not be read");
+    let lag = gauges(
+        registry,
+        "weir_query_event_time_lag",
+        "How far the query's event time is behind the wall clock",
+        Some(Unit::Seconds),
+    );
+    let held = gauges(
+        registry,
+        "weir_query_back_pressure",
+        "Share of the last second that the most held-back task waited for room downstream",
+        ratio(),
+    );
+    for one in queries {
+        let labels = vec![("query", one.name.clone()), ("kind", one.kind.clone())];
+        for name in STATES {
+            let mut labels = labels.clone();
+            labels.push(("state", name.to_owned()));
+            state.get_or_create(&labels).set(f64::from(u8::from(one.state == name)));
+        }
+        rows_in.get_or_create(&labels).inc_by(one.rows_in);
+        rows_out.get_or_create(&labels).inc_by(one.rows_out);
+        late.get_or_create(&labels).inc_by(one.late_rows);
+        bad.get_or_create(&labels).inc_by(one.bad_rows);
+        if let Some(ms) = one.event_time_lag_ms {
+            lag.get_or_create(&labels).set(ms as f64 / 1e3);
+        }
+        held.get_or_create(&labels).set(one.back_pressure);
+    }
+}
+
+fn operators(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInfo]) {
+    let rows_in = counters(registry, "weir_operator_rows_in", "Rows received by a subtask of an operator");
+    let rows_out = counters(registry, "weir_operator_rows_out", "Rows emitted by a subtask of an operator");
+    let late = counters(registry, "weir_operator_late_rows", "Rows that came after their window had closed");
+    let bad = counters(registry, "weir_operator_bad_rows", "Rows that could not be read");
+    let busy = seconds(registry, "weir_operator_busy", "Time that a subtask spent computing");
+    let idle = seconds(registry, "weir_operator_idle", "Time that a subtask waited for input");
+    let blocked = seconds(registry, "weir_operator_blocked", "Time that a subtask waited for room downstream");
+    let watermark = gauges(
+        registry,
+        "weir_operator_watermark_timestamp",
+        "Event time that a subtask has reached, since the Unix epoch; absent before the first and after the last",
+        Some(Unit::Seconds),
+    );
+    for query in queries {
+        for operator in backend.operators(&query.name).unwrap_or_default() {
+            for subtask in &operator.subtasks {
+                let labels = vec![
+                    ("query", query.name.clone()),
+                    ("operator", operator.uid.clone()),
+                    ("name", operator.name.clone()),
+                    ("subtask", subtask.subtask.to_string()),
+                ];
+                rows_in.get_or_create(&labels).inc_by(subtask.rows_in);
+                rows_out.get_or_create(&labels).inc_by(subtask.rows_out);
+                late.get_or_create(&labels).inc_by(subtask.late_rows);
+                bad.get_or_create(&labels).inc_by(subtask.bad_rows);
+                busy.get_or_create(&labels).inc_by(subtask.busy_ns as f64 / 1e9);
+                idle.get_or_create(&labels).inc_by(subtask.idle_ns as f64 / 1e9);
+                blocked.get_or_create(&labels).inc_by(subtask.blocked_ns as f64 / 1e9);
+                if let Some(us) = subtask.watermark_us.filter(|us| *us < END_OF_TIME_US) {
+                    watermark.get_or_create(&labels).set(us as f64 / 1e6);
+                }
+            }
+        }
+    }
+}
+
+fn checkpoints(registry: &mut Registry, rows: &[CheckpointRow]) {
+    let triggered = counters(registry, "weir_checkpoints_triggered", "Checkpoints that were begun, ever");
+    let listed = gauges(registry, "weir_checkpoints_listed", "Checkpoints in SHOW CHECKPOINTS by their state", None);
+    let last_id = gauges(registry, "weir_checkpoint_last_id", "Number of the last complete checkpoint", None);
+    let completed = gauges(
+        registry,
+        "weir_checkpoint_last_completed_timestamp",
+        "When the last checkpoint was complete, since the Unix epoch",
+        Some(Unit::Seconds),
+    );
+    let duration = gauges(
+        registry,
+        "weir_checkpoint_last_duration",
+        "From the trigger to the completion of the last checkpoint",
+        Some(Unit::Seconds),
+    );
+    let size = gauges(registry, "weir_checkpoint_last_size", "State of the last checkpoint", Some(Unit::Bytes));
+    let new = gauges(registry, "weir_checkpoint_last_uploaded", "Uploaded for the last checkpoint", Some(Unit::Bytes));
+    for row in rows {
+        let query = vec![("query", row.query.clone())];
+        let mut by_state = query.clone();
+        by_state.push(("state", row.state.clone()));
+        listed.get_or_create(&by_state).inc();
+        // Numbers count from 1 and are never reused: the largest tells how many there were.
+        let count = triggered.get_or_create(&query);
+        count.inc_by(row.id.saturating_sub(count.get()));
+        drop(count);
+        let Some(at) = row.completed_at_ms.filter(|_| row.state == "COMPLETED") else { continue };
+        if last_id.get_or_create(&query).get() >= row.id as f64 {
+            continue;
+        }
+        last_id.get_or_create(&query).set(row.id as f64);
+        completed.get_or_create(&query).set(at as f64 / 1e3);
+        duration.get_or_create(&query).set((at - row.triggered_at_ms) as f64 / 1e3);
+        size.get_or_create(&query).set(row.total_bytes.unwrap_or_default() as f64);
+        new.get_or_create(&query).set(row.new_bytes.unwrap_or_default() as f64);
+    }
+}
+
+/// The process, under the names that every Prometheus client uses.
+fn process(registry: &mut Registry) {
+    let none = Labels::new();
+    if let Some(usage) = Usage::read() {
+        let memory = gauges(registry, "process_resident_memory", "Memory that the process holds", Some(Unit::Bytes));
+        memory.get_or_create(&none).set(usage.resident_bytes);
+        let cpu = seconds(registry, "process_cpu", "Processor time that the process used");
+        cpu.get_or_create(&none).inc_by(usage.cpu_seconds);
+        let threads = gauges(registry, "process_threads", "Threads of the process", None);
+        threads.get_or_create(&none).set(usage.threads);
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        let files = gauges(registry, "process_open_fds", "Open file descriptors", None);
+        files.get_or_create(&none).set(open.count() as f64);
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Usage {
+    cpu_seconds: f64,
+    threads: f64,
+    resident_bytes: f64,
+}
+
+impl Usage {
+    /// From Linux's /proc; elsewhere there is nothing to tell.
+    fn read() -> Option<Self> {
+        let configured = |name| nix::unistd::sysconf(name).ok().flatten().map(|value| value as f64);
+        let ticks = configured(nix::unistd::SysconfVar::CLK_TCK)?;
+        let page = configured(nix::unistd::SysconfVar::PAGE_SIZE)?;
+        Self::parse(&std::fs::read_to_string("/proc/self/stat").ok()?, ticks, page)
+    }
+
+    /// Fields of proc_pid_stat(5), counted after the command, which may hold anything but ends at the last `)`.
+    fn parse(stat: &str, ticks: f64, page: f64) -> Option<Self> {
+        let fields: Vec<f64> =
+            stat.rsplit_once(')')?.1.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0.0)).collect();
+        Some(Self {
+            cpu_seconds: (fields.get(10)? + fields.get(11)?) / ticks,
+            threads: *fields.get(16)?,
+            resident_bytes: fields.get(20)? * page,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processs_usage_is_read_past_an_odd_command() {
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 1000 5000000 300 18446744073709551615 1";
+        let usage = Usage { cpu_seconds: 3.0, threads: 9.0, resident_bytes: 300.0 * 4096.0 };
+        assert_eq!(Usage::parse(stat, 100.0, 4096.0), Some(usage));
+        assert_eq!(Usage::parse("nonsense", 100.0, 4096.0), None);
+    }
+}

@@ -1,0 +1,644 @@
+//! One connection: its session, prepared statements and portals, and the messages that run them.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use async_trait::async_trait;
+use datafusion::scalar::ScalarValue;
+use futures::channel::oneshot;
+use futures::sink::{Sink, SinkExt};
+use pgwire::api::portal::Portal as WirePortal;
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
+use pgwire::api::results::Response;
+use pgwire::api::stmt::NoopQueryParser;
+use pgwire::api::store::PortalStore;
+use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, Type};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::data::{NoData, ParameterDescription, RowDescription};
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended,
+    Sync as PgSync, TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
+};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, NoticeResponse, TransactionStatus};
+use pgwire::messages::simplequery::Query;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use weir_planner::{Parsed, SqlError, Statement};
+
+use super::error::{notice, refused, statement_error};
+use super::parameters::parameter;
+use super::rows::{Rows, send_copy, tag};
+use super::types::{field_infos, pg_type};
+use crate::engine::Engine;
+use crate::session::{Description, Outcome, Session};
+
+/// A connection. One task uses it, message after message.
+pub(super) struct Connection {
+    engine: Arc<Engine>,
+    state: Mutex<Option<State>>,
+    gone: CancellationToken,
+}
+
+/// What a connection has after its start.
+struct State {
+    session: Session,
+    prepared: HashMap<String, Prepared>,
+    portals: HashMap<String, Portal>,
+}
+
+/// A prepared statement. Without a statement: the text was empty.
+struct Prepared {
+    parsed: Option<Arc<Parsed>>,
+    /// Type OIDs as the client gave them, 0 where it left the choice to the server.
+    declared: Vec<u32>,
+    /// Found out when it is first needed.
+    description: Option<Description>,
+}
+
+/// A prepared statement with its parameters, perhaps partly executed.
+struct Portal {
+    parsed: Option<Arc<Parsed>>,
+    parameters: Vec<ScalarValue>,
+    formats: Vec<i16>,
+    /// What the client was told the columns are.
+    described: Option<SchemaRef>,
+    progress: Progress,
+}
+
+enum Progress {
+    Bound,
+    Suspended(Rows),
+    /// Done, with its tag for a client that executes it again.
+    Finished(String),
+}
+
+/// How to be told that the running statement is to stop.
+type Cancel = Option<oneshot::Receiver<()>>;
+
+impl Connection {
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, state: Mutex::new(None), gone: CancellationToken::new() }
+    }
+
+    /// Cancelled when the client has closed its end.
+    pub(super) fn gone(&self) -> CancellationToken {
+        self.gone.clone()
+    }
+
+    /// Starts the session, with settings from the startup message.
+    pub(super) async fn begin(&self, user: &str, settings: Vec<(String, String)>) -> PgWireResult<()> {
+        let mut session = self.engine.session(user);
+        for (name, value) in settings {
+            let set = format!("SET '{}' = '{}'", name.replace('\'', "''"), value.replace('\'', "''"));
+            for parsed in session.parse(&set).map_err(statement_error)? {
+                session.execute(&parsed, &[]).await.map_err(statement_error)?;
+            }
+        }
+        *self.state.lock().await = Some(State { session, prepared: HashMap::new(), portals: HashMap::new() });
+        Ok(())
+    }
+
+    /// Runs work that a cancel request ends; with `listening`, also the client's going.
+    async fn interruptible<T>(
+        &self,
+        cancel: &mut Cancel,
+        listening: bool,
+        work: impl Future<Output = PgWireResult<T>>,
+    ) -> PgWireResult<T> {
+        let cancelled = async {
+            match cancel {
+                // An error means that the handle is gone, which no cancel request can come through.
+                Some(receiver) => match receiver.await {
+                    Ok(()) => {}
+                    Err(_) => std::future::pending().await,
+                },
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            result = work => result,
+            () = cancelled => Err(PgWireError::QueryCanceled),
+            () = self.gone.cancelled(), if listening => {
+                Err(PgWireError::IoError(std::io::ErrorKind::ConnectionReset.into()))
+            }
+        }
+    }
+
+    /// Runs one statement of a script to its end.
+    async fn run<C>(&self, client: &mut C, state: &mut State, parsed: &Parsed, cancel: &mut Cancel) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let executing = async { execute(client, state, parsed, &[]).await };
+        match self.interruptible(cancel, false, executing).await? {
+            Outcome::Rows { schema, rows, tag, endless } => {
+                let mut rows = Rows::new(&schema, rows, tag, endless, &[]);
+                client.feed(PgWireBackendMessage::RowDescription(rows.description())).await?;
+                let (sent, _) = self.interruptible(cancel, endless, rows.send(client, None)).await?;
+                complete(client, rows.tag(sent)).await
+            }
+            Outcome::CopyOut { schema, rows } => self.copy(client, &schema, rows, cancel).await,
+            Outcome::Command { tag, notices } => {
+                send_notices(client, notices).await?;
+                complete(client, tag).await
+            }
+        }
+    }
+
+    async fn copy<C>(
+        &self,
+        client: &mut C,
+        schema: &SchemaRef,
+        rows: datafusion::physical_plan::SendableRecordBatchStream,
+        cancel: &mut Cancel,
+    ) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let sent = self.interruptible(cancel, true, send_copy(client, schema, rows)).await?;
+        complete(client, tag("COPY", sent)).await
+    }
+
+    /// Runs a portal, or goes on with it.
+    async fn run_portal<C>(
+        &self,
+        client: &mut C,
+        state: &mut State,
+        name: &str,
+        limit: Option<usize>,
+        cancel: &mut Cancel,
+    ) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut portal = state.portals.remove(name).ok_or_else(|| no_portal(name))?;
+        let Some(parsed) = portal.parsed.clone() else {
+            state.portals.insert(name.to_owned(), portal);
+            return Ok(client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse)).await?);
+        };
+        let mut rows = match portal.progress {
+            Progress::Finished(tag) => return complete(client, tag).await,
+            Progress::Suspended(rows) => rows,
+            Progress::Bound => {
+                let executing = async { execute(client, state, &parsed, &portal.parameters).await };
+                match self.interruptible(cancel, false, executing).await? {
+                    Outcome::Rows { schema, rows, tag, endless } => {
+                        check_same_columns(portal.described.as_ref(), &schema)?;
+                        check_formats(&portal.formats, schema.fields().len())?;
+                        Rows::new(&schema, rows, tag, endless, &portal.formats)
+                    }
+                    Outcome::CopyOut { schema, rows } => return self.copy(client, &schema, rows, cancel).await,
+                    Outcome::Command { tag, notices } => {
+                        send_notices(client, notices).await?;
+                        return complete(client, tag).await;
+                    }
+                }
+            }
+        };
+        let listening = rows.endless();
+        let (sent, ended) = self.interruptible(cancel, listening, rows.send(client, limit)).await?;
+        if ended {
+            portal.progress = Progress::Finished(rows.tag(0));
+            state.portals.insert(name.to_owned(), portal);
+            complete(client, rows.tag(sent)).await
+        } else {
+            portal.progress = Progress::Suspended(rows);
+            state.portals.insert(name.to_owned(), portal);
+            Ok(client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended)).await?)
+        }
+    }
+}
+
+/// Runs a statement in the session, and keeps what the connection holds in step with it.
+async fn execute<C>(
+    client: &mut C,
+    state: &mut State,
+    parsed: &Parsed,
+    parameters: &[ScalarValue],
+) -> PgWireResult<Outcome>
+where
+    C: ClientInfo + Unpin + Send + Sync,
+{
+    let ends = matches!(parsed.statement, Statement::Commit | Statement::Rollback);
+    if client.transaction_status() == TransactionStatus::Error && !ends {
+        return Err(refused(
+            "25P02",
+            "current transaction is aborted, commands ignored until end of transaction block",
+        ));
+    }
+    let outcome = state.session.execute(parsed, parameters).await.map_err(statement_error)?;
+    match &parsed.statement {
+        Statement::Commit | Statement::Rollback => state.portals.clear(),
+        Statement::DiscardAll => {
+            state.prepared.clear();
+            state.portals.clear();
+        }
+        Statement::Deallocate { name: Some(name) } => {
+            state.prepared.remove(name);
+        }
+        Statement::Deallocate { name: None } => state.prepared.clear(),
+        _ => {}
+    }
+    client.set_transaction_status(if state.session.in_transaction() {
+        TransactionStatus::Transaction
+    } else {
+        TransactionStatus::Idle
+    });
+    Ok(outcome)
+}
+
+async fn send_notices<C>(client: &mut C, notices: Vec<String>) -> PgWireResult<()>
+where
+    C: Sink<PgWireBackendMessage> + Unpin + Send,
+    C::Error: Debug,
+    PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+{
+    for sentence in notices {
+        client.feed(PgWireBackendMessage::NoticeResponse(NoticeResponse::from(notice(sentence)))).await?;
+    }
+    Ok(())
+}
+
+async fn complete<C>(client: &mut C, tag: String) -> PgWireResult<()>
+where
+    C: Sink<PgWireBackendMessage> + Unpin + Send,
+    C::Error: Debug,
+    PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+{
+    Ok(client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::new(tag))).await?)
+}
+
+/// A fresh way to be cancelled for the next statement.
+async fn listen<C: ClientInfo>(client: &C) -> Cancel {
+    let handle = client.session_extensions().get::<Arc<ConnectionHandle>>()?;
+    Some(handle.start_query().await)
+}
+
+fn not_started() -> PgWireError {
+    refused("08P01", "the connection has not been started")
+}
+
+fn no_portal(name: &str) -> PgWireError {
+    refused("34000", format!("portal \"{name}\" does not exist"))
+}
+
+fn no_statement(name: &str) -> PgWireError {
+    refused("26000", format!("prepared statement \"{name}\" does not exist"))
+}
+
+/// A client that was told of other columns would read the values wrongly.
+fn check_same_columns(described: Option<&SchemaRef>, actual: &SchemaRef) -> PgWireResult<()> {
+    let Some(described) = described else { return Ok(()) };
+    let same = described.fields().len() == actual.fields().len()
+        && described.fields().iter().zip(actual.fields()).all(|(a, b)| pg_type(a) == pg_type(b));
+    if same { Ok(()) } else { Err(refused("0A000", "cached plan must not change result type")) }
+}
+
+fn check_formats(formats: &[i16], columns: usize) -> PgWireResult<()> {
+    if formats.len() > 1 && formats.len() != columns {
+        return Err(refused(
+            "08P01",
+            format!("bind message has {} result formats but query has {columns} columns", formats.len()),
+        ));
+    }
+    Ok(())
+}
+
+impl State {
+    /// What a prepared statement will answer.
+    async fn describe(&mut self, name: &str) -> PgWireResult<(&Prepared, Description)> {
+        let prepared = self.prepared.get_mut(name).ok_or_else(|| no_statement(name))?;
+        let description = match (&prepared.description, &prepared.parsed) {
+            (Some(known), _) => known.clone(),
+            (None, None) => Description { parameters: Vec::new(), columns: None },
+            (None, Some(parsed)) => self.session.describe(parsed).await.map_err(statement_error)?,
+        };
+        prepared.description = Some(description.clone());
+        Ok((prepared, description))
+    }
+
+    /// The columns of an SQL cursor, which clients describe as the portal that it is in PostgreSQL.
+    async fn describe_cursor(&mut self, name: &str) -> Result<Option<SchemaRef>, SqlError> {
+        let fetch = format!("FETCH FORWARD 1 FROM \"{}\"", name.replace('"', "\"\""));
+        match self.session.parse(&fetch)?.first() {
+            Some(parsed) => Ok(self.session.describe(parsed).await?.columns),
+            None => Ok(None),
+        }
+    }
+
+    fn bind(&self, message: &Bind, prepared: &Prepared, description: Option<&Description>) -> PgWireResult<Portal> {
+        let given = message.parameters.len();
+        let formats = &message.parameter_format_codes;
+        if formats.len() > 1 && formats.len() != given {
+            return Err(refused(
+                "08P01",
+                format!("bind message has {} parameter formats but {given} parameters", formats.len()),
+            ));
+        }
+        if let Some(wanted) = description.map(|d| d.parameters.len().max(prepared.declared.len()))
+            && wanted != given
+        {
+            let name = message.statement_name.as_deref().unwrap_or_default();
+            return Err(refused(
+                "08P01",
+                format!("bind message supplies {given} parameters, but prepared statement \"{name}\" requires {wanted}"),
+            ));
+        }
+        let parameters = message
+            .parameters
+            .iter()
+            .enumerate()
+            .map(|(index, bytes)| {
+                let declared = prepared.declared.get(index).copied();
+                let wanted = description.and_then(|d| d.parameters.get(index));
+                let format = if formats.len() == 1 { formats.first() } else { formats.get(index) };
+                parameter(index, declared, wanted, format == Some(&1), bytes.as_deref()).map_err(statement_error)
+            })
+            .collect::<PgWireResult<_>>()?;
+        Ok(Portal {
+            parsed: prepared.parsed.clone(),
+            parameters,
+            formats: message.result_column_format_codes.clone(),
+            described: description.and_then(|d| d.columns.clone()),
+            progress: Progress::Bound,
+        })
+    }
+}
+
+/// The type of a parameter as a client is told: its own choice, what the statement needs, else text.
+fn parameter_oid(declared: Option<u32>, wanted: Option<&DataType>) -> u32 {
+    match (declared, wanted) {
+        (Some(oid), _) if oid != 0 => oid,
+        (_, Some(wanted)) if !wanted.is_null() => pg_type(&Field::new("parameter", wanted.clone(), true)).oid(),
+        _ => Type::TEXT.oid(),
+    }
+}
+
+#[async_trait]
+impl SimpleQueryHandler for Connection {
+    async fn on_query<C>(&self, client: &mut C, query: Query) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut().ok_or_else(not_started)?;
+        // A simple query ends the unnamed statement and portal, as in PostgreSQL.
+        state.prepared.remove("");
+        state.portals.remove("");
+        let mut cancel = listen(client).await;
+        let script = state.session.parse(&query.query).map_err(statement_error)?;
+        if script.is_empty() {
+            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse)).await?;
+        }
+        for parsed in &script {
+            self.run(client, state, parsed, &mut cancel).await?;
+        }
+        let status = client.transaction_status();
+        send_ready_for_query(client, status).await
+    }
+
+    async fn do_query<C>(&self, _client: &mut C, _query: &str) -> PgWireResult<Vec<Response>>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        // `on_query` answers by itself.
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl ExtendedQueryHandler for Connection {
+    type Statement = String;
+    type QueryParser = NoopQueryParser;
+
+    fn query_parser(&self) -> Arc<Self::QueryParser> {
+        Arc::new(NoopQueryParser)
+    }
+
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut().ok_or_else(not_started)?;
+        let name = message.name.unwrap_or_default();
+        if !name.is_empty() && state.prepared.contains_key(&name) {
+            return Err(refused("42P05", format!("prepared statement \"{name}\" already exists")));
+        }
+        let mut script = state.session.parse(&message.query).map_err(statement_error)?;
+        let parsed = script.pop();
+        if !script.is_empty() {
+            return Err(refused("42601", "cannot insert multiple commands into a prepared statement"));
+        }
+        let prepared = Prepared { parsed: parsed.map(Arc::new), declared: message.type_oids, description: None };
+        state.prepared.insert(name, prepared);
+        client.feed(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
+        Ok(())
+    }
+
+    async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut().ok_or_else(not_started)?;
+        let name = message.portal_name.clone().unwrap_or_default();
+        let statement = message.statement_name.clone().unwrap_or_default();
+        if !name.is_empty() && state.portals.contains_key(&name) {
+            return Err(refused("42P03", format!("portal \"{name}\" already exists")));
+        }
+        if !message.parameters.is_empty() {
+            // The types that the statement wants. An error in it comes out when it is executed.
+            if let Err(error) = state.describe(&statement).await {
+                tracing::debug!(?error, "a statement with parameters cannot be described");
+            }
+        }
+        let prepared = state.prepared.get(&statement).ok_or_else(|| no_statement(&statement))?;
+        let portal = state.bind(&message, prepared, prepared.description.as_ref())?;
+        state.portals.insert(name, portal);
+        client.feed(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
+        Ok(())
+    }
+
+    async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut().ok_or_else(not_started)?;
+        let name = message.name.unwrap_or_default();
+        let (columns, formats) = match message.target_type {
+            TARGET_TYPE_BYTE_STATEMENT => {
+                let (prepared, description) = state.describe(&name).await?;
+                let count = prepared.declared.len().max(description.parameters.len());
+                let types = (0..count)
+                    .map(|i| parameter_oid(prepared.declared.get(i).copied(), description.parameters.get(i)))
+                    .collect();
+                let message = PgWireBackendMessage::ParameterDescription(ParameterDescription::new(types));
+                client.feed(message).await?;
+                (description.columns, Vec::new())
+            }
+            TARGET_TYPE_BYTE_PORTAL => match state.portals.get_mut(&name) {
+                Some(portal) => {
+                    if portal.described.is_none()
+                        && let Some(parsed) = portal.parsed.clone()
+                    {
+                        portal.described = state.session.describe(&parsed).await.map_err(statement_error)?.columns;
+                    }
+                    if let Some(columns) = &portal.described {
+                        check_formats(&portal.formats, columns.fields().len())?;
+                    }
+                    (portal.described.clone(), portal.formats.clone())
+                }
+                None => match state.describe_cursor(&name).await.map_err(statement_error)? {
+                    Some(columns) => (Some(columns), Vec::new()),
+                    None => return Err(no_portal(&name)),
+                },
+            },
+            other => return Err(PgWireError::InvalidTargetType(other)),
+        };
+        let message = match columns {
+            Some(columns) => {
+                let fields = field_infos(&columns, &formats);
+                PgWireBackendMessage::RowDescription(RowDescription::new(fields.iter().map(Into::into).collect()))
+            }
+            None => PgWireBackendMessage::NoData(NoData),
+        };
+        client.feed(message).await?;
+        Ok(())
+    }
+
+    async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut().ok_or_else(not_started)?;
+        let name = message.name.unwrap_or_default();
+        // Zero means all; so does a negative number in PostgreSQL.
+        let limit = usize::try_from(message.max_rows).ok().filter(|rows| *rows > 0);
+        let mut cancel = listen(client).await;
+        self.run_portal(client, state, &name, limit, &mut cancel).await
+    }
+
+    async fn on_sync<C>(&self, client: &mut C, _message: PgSync) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let status = client.transaction_status();
+        // Outside a transaction block each Sync ends a transaction, and with it the portals.
+        if status == TransactionStatus::Idle
+            && let Some(state) = guard.as_mut()
+        {
+            state.portals.clear();
+        }
+        send_ready_for_query(client, status).await
+    }
+
+    async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut().ok_or_else(not_started)?;
+        let name = message.name.unwrap_or_default();
+        match message.target_type {
+            TARGET_TYPE_BYTE_STATEMENT => {
+                state.prepared.remove(&name);
+            }
+            TARGET_TYPE_BYTE_PORTAL => {
+                state.portals.remove(&name);
+            }
+            other => return Err(PgWireError::InvalidTargetType(other)),
+        }
+        client.feed(PgWireBackendMessage::CloseComplete(CloseComplete)).await?;
+        Ok(())
+    }
+
+    async fn do_query<C>(
+        &self,
+        _client: &mut C,
+        _portal: &WirePortal<Self::Statement>,
+        _max_rows: usize,
+    ) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Self::Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        // `on_execute` answers by itself.
+        Ok(Response::EmptyQuery)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Schema;
+
+    use super::*;
+
+    fn schema(types: &[DataType]) -> SchemaRef {
+        let fields: Vec<Field> = types.iter().map(|ty| Field::new("c", ty.clone(), true)).collect();
+        Arc::new(Schema::new(fields))
+    }
+
+    #[test]
+    fn a_changed_result_is_refused() {
+        let described = schema(&[DataType::Int32]);
+        assert!(check_same_columns(Some(&described), &schema(&[DataType::Int32])).is_ok());
+        assert!(check_same_columns(Some(&described), &schema(&[DataType::Utf8])).is_err());
+        assert!(check_same_columns(None, &schema(&[DataType::Utf8])).is_ok());
+        // What looks the same on the wire is the same.
+        assert!(check_same_columns(Some(&schema(&[DataType::Utf8])), &schema(&[DataType::Utf8View])).is_ok());
+    }
+
+    #[test]
+    fn formats_are_none_one_or_all() {
+        assert!(check_formats(&[], 3).is_ok());
+        assert!(check_formats(&[1], 3).is_ok());
+        assert!(check_formats(&[1, 0, 1], 3).is_ok());
+        assert!(check_formats(&[1, 0], 3).is_err());
+    }
+
+    #[test]
+    fn the_type_of_a_parameter() {
+        assert_eq!(parameter_oid(Some(23), Some(&DataType::Int64)), 23);
+        assert_eq!(parameter_oid(Some(0), Some(&DataType::Int64)), 20);
+        assert_eq!(parameter_oid(None, Some(&DataType::Null)), 25);
+    }
+}
