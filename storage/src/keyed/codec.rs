@@ -239,15 +239,18 @@ mod tests {
 
     #[test]
     fn encodings_are_fixed_for_good() {
-        golden(Arc::new(Int32Array::from(vec![Some(-2), None, Some(1)])), &[
-            "01017ffffffe", "010000000000", "010180000001",
-        ]);
-        golden(Arc::new(Int64Array::from(vec![i64::MIN, -1, 258])), &[
-            "01010000000000000000", "01017fffffffffffffff", "01018000000000000102",
-        ]);
-        golden(Arc::new(StringArray::from(vec![Some(""), Some("weir"), None, Some("é")])), &[
-            "0101", "0102776569720000000004", "0100", "0102c3a90000000000000002",
-        ]);
+        golden(
+            Arc::new(Int32Array::from(vec![Some(-2), None, Some(1)])),
+            &["01017ffffffe", "010000000000", "010180000001"],
+        );
+        golden(
+            Arc::new(Int64Array::from(vec![i64::MIN, -1, 258])),
+            &["01010000000000000000", "01017fffffffffffffff", "01018000000000000102"],
+        );
+        golden(
+            Arc::new(StringArray::from(vec![Some(""), Some("weir"), None, Some("é")])),
+            &["0101", "0102776569720000000004", "0100", "0102c3a90000000000000002"],
+        );
         golden(
             Arc::new(Decimal128Array::from(vec![Some(-12345), None]).with_precision_and_scale(38, 10).unwrap()),
             &["01017fffffffffffffffffffffffffffcfc7", "010000000000000000000000000000000000"],

@@ -3,8 +3,8 @@
 use std::{fmt, ops::ControlFlow};
 
 use rocksdb::{
-    ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, ReadOptions, Snapshot, WriteBatch,
-    WriteOptions, checkpoint::Checkpoint, properties,
+    ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, ReadOptions, Snapshot,
+    WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
 };
 
 use super::{

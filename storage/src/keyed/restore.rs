@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use rocksdb::{IngestExternalFileOptions, Options, SstFileWriter};
 
-use super::{KeyedSnapshot, StateResources, database::Database, directory::InstanceDir, directory::io_error, key, uploads::Uploads};
+use super::{KeyedSnapshot, StateResources, database::Database, directory::InstanceDir, key, uploads::Uploads};
 use crate::{KeyGroupRange, Result, StorageError, checkpoint::JobStore};
 
-/// Files downloaded at a time; each is held in memory once.
+/// Files downloaded at a time.
 const DOWNLOADS: usize = 4;
 /// Size at which a copied file is closed and the next one begun.
 const COPY_BYTES: u64 = 32 << 20;
@@ -77,10 +77,7 @@ async fn download(dir: &Path, resources: &StateResources, part: &KeyedSnapshot, 
     let home = InstanceDir::create(dir, resources)?;
     let downloads = part.files.iter().map(|file| {
         let path = home.path().join(&file.name);
-        async move {
-            let bytes = job.read_segment(&file.segment).await?;
-            tokio::fs::write(&path, &bytes).await.map_err(|source| io_error(&path, source))
-        }
+        async move { job.download_segment(&file.segment, &path).await }
     });
     stream::iter(downloads).buffer_unordered(DOWNLOADS).try_collect::<()>().await?;
     Ok(home)
@@ -160,9 +157,10 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
         Err(stopped) => match stopped.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             // The runtime is being shut down; nobody reads this.
-            Err(cancelled) => {
-                Err(StorageError::Io { path: "restore of keyed state".to_owned(), source: std::io::Error::other(cancelled) })
-            }
+            Err(cancelled) => Err(StorageError::Io {
+                path: "restore of keyed state".to_owned(),
+                source: std::io::Error::other(cancelled),
+            }),
         },
     }
 }

@@ -15,7 +15,7 @@ use super::{
     state::Inner,
 };
 use crate::{
-    Result,
+    CheckpointId, Result, StorageError,
     checkpoint::{CheckpointWriter, SegmentBody},
 };
 
@@ -69,36 +69,41 @@ impl PendingSnapshot {
         })
     }
 
-    /// Hands over all files that no confirmed snapshot of the state has, and resolves when they are durable.
-    pub async fn upload(self, writer: &CheckpointWriter) -> Result<KeyedSnapshot> {
-        let uploads = self.new_files().map(|(name, path)| async move {
-            let segment = writer.segment(SegmentBody::File(path)).await?;
-            Ok(StateFile { name: name.to_owned(), segment })
-        });
-        let uploaded: Vec<StateFile> = try_join_all(uploads).await?;
-        let bytes = |files: &[StateFile]| files.iter().map(|file| file.segment.length()).sum();
-        let (new_bytes, shared_bytes) = (bytes(&uploaded), bytes(&self.shared));
-        let tables = uploaded.iter().filter(|file| kind(&file.name) == Kind::Table).cloned().collect();
-        self.state.uploads.lock().uploaded(writer.checkpoint(), tables);
+    /// Hands over all files that no confirmed snapshot of the state has. They are taken when this is *called*; the
+    /// future only waits until they are durable, so call `contributor_done` between the two.
+    pub fn upload(
+        self,
+        writer: &CheckpointWriter,
+    ) -> impl Future<Output = Result<KeyedSnapshot>> + Send + 'static + use<> {
+        let checkpoint = writer.checkpoint();
+        let handed_over: Vec<_> = self
+            .new_files()
+            .map(|(name, path)| {
+                let (name, segment) = (name.to_owned(), writer.segment(SegmentBody::File(path)));
+                async move { Ok::<_, StorageError>(StateFile { name, segment: segment.await? }) }
+            })
+            .collect();
+        async move { Ok(self.uploaded(checkpoint, try_join_all(handed_over).await?)) }
+    }
 
-        let mut files = self.shared.clone();
-        files.extend(uploaded);
+    /// What the manifest says of the snapshot, now that `new` is durable.
+    fn uploaded(self, checkpoint: CheckpointId, new: Vec<StateFile>) -> KeyedSnapshot {
+        let bytes = |files: &[StateFile]| files.iter().map(|file| file.segment.length()).sum();
+        let (new_bytes, shared_bytes) = (bytes(&new), bytes(&self.shared));
+        let tables = new.iter().filter(|file| kind(&file.name) == Kind::Table).cloned().collect();
+        self.state.uploads.lock().uploaded(checkpoint, tables);
+
+        let mut files = self.shared;
+        files.extend(new);
         files.sort_by(|left, right| left.name.cmp(&right.name));
         let database = &self.state.database;
-        Ok(KeyedSnapshot {
-            range: database.range(),
-            instance: database.home().instance(),
-            files,
-            new_bytes,
-            shared_bytes,
-        })
+        KeyedSnapshot { range: database.range(), instance: database.home().instance(), files, new_bytes, shared_bytes }
     }
 
     fn new_files(&self) -> impl Iterator<Item = (&str, PathBuf)> {
-        let files = self.staging.iter().flat_map(|staging| {
+        self.staging.iter().flat_map(|staging| {
             self.tables.iter().chain(&self.lists).map(|name| (name.as_str(), staging.path().join(name)))
-        });
-        files
+        })
     }
 }
 
