@@ -14,6 +14,7 @@
 mod catalog;
 mod info;
 mod ingest;
+mod job_options;
 mod queries;
 mod resolver;
 mod status;
@@ -29,6 +30,7 @@ use weir_planner::{Catalog, ErrorKind, Planner, Relation, SqlError};
 use weir_storage::{Fence, OwnerInfo, StateResources, Store};
 
 pub use info::{CheckpointRow, IngestReceipt, InputInfo, OperatorInfo, QueryInfo};
+pub(crate) use job_options::{channel_bytes, epoch_interval};
 pub use views::ReadableView;
 
 use crate::config::Config;
@@ -73,17 +75,18 @@ impl Engine {
             SqlError::new(ErrorKind::STORAGE, format!("cannot create the directory {}: {e}", config.data_dir.display()))
                 .hint("give a directory that this user can write with --data-dir")
         })?;
-        let store = Store::open(&config.store, &config.store_options()).map_err(from_storage)?;
+        let store = Store::open(&config.store, &config.store_options).map_err(from_storage)?;
         store.probe().await.map_err(from_storage)?;
         let fence = Arc::new(Fence::acquire(&store, OwnerInfo::current()).await.map_err(from_storage)?);
         tracing::info!(store = store.url(), generation = %fence.generation(), "store opened");
         let catalog = DurableCatalog::open(&store, Arc::clone(&fence)).await?;
         let cpu_runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(config.dataflow_threads())
+            .worker_threads(crate::config::cores() as usize)
             .thread_name("weir-dataflow")
             .enable_all()
             .build()
             .map_err(|e| SqlError::new(ErrorKind::INTERNAL, format!("cannot start the dataflow threads: {e}")))?;
+        let state_memory = usize::try_from(config.options.bytes("state.memory.bytes")?).unwrap_or(usize::MAX);
         let engine = Arc::new(Engine {
             planner: Planner::new(),
             queries: Queries::default(),
@@ -91,7 +94,7 @@ impl Engine {
             ingest: Ingest::default(),
             rejects: Arc::default(),
             back_pressure: BackPressure::default(),
-            state: StateResources::new(config.state_memory()?),
+            state: StateResources::new(state_memory),
             cpu: cpu_runtime.handle().clone(),
             cpu_runtime: RwLock::new(Some(cpu_runtime)),
             fenced: RwLock::new(None),

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use futures::future::join_all;
 use parking_lot::RwLock;
 use weir_planner::{
-    Catalog, CatalogChange, Entry, ErrorKind, Options, Parallelism, Planned, Relation, RelationKind, SqlError, Target,
+    Catalog, CatalogChange, Entry, ErrorKind, Options, Planned, Relation, RelationKind, SqlError, Target,
 };
 use weir_runtime::graph::Graph;
 use weir_runtime::job::{self, JobHandle, JobServices, JobSpec, JobStatus, StopMode};
 use weir_storage::{CheckpointInfo, JobId, JobStore};
 
-use super::Engine;
 use super::resolver::EngineResolver;
+use super::{Engine, job_options};
 use crate::error::{from_runtime, from_storage};
 
 /// All running queries by name.
@@ -67,20 +67,20 @@ impl Engine {
         let job = entry.job.clone().map(JobId).ok_or_else(|| {
             SqlError::new(ErrorKind::INTERNAL, format!("\"{}\" has no job in the catalog", relation.name))
         })?;
-        let options = Options::from_map(&self.options(&relation.options))?;
+        let options = Options::from_changed(&relation.options)?;
         let graph = self.graph_of(catalog, entry, &options)?;
         if relation.is_readable() {
-            self.views.open(&relation)?;
+            self.views.open(&relation, graph.max_parallelism)?;
         }
         let spec = JobSpec {
             id: job.clone(),
             name: relation.name.clone(),
             sql: relation.definition_sql.clone(),
             graph,
-            checkpointing: options.checkpointing(),
-            epoch_interval: options.epoch_interval(),
-            channel_bytes: options.channel_bytes(),
-            restart: options.restart_policy(),
+            checkpointing: job_options::checkpointing(&options)?,
+            epoch_interval: job_options::epoch_interval(&options)?,
+            channel_bytes: job_options::channel_bytes(&options)?,
+            restart: job_options::restart_policy(&options)?,
             paused: entry.paused,
         };
         let handle = job::spawn(spec, self.job_services(&relation.name, &job));
@@ -126,7 +126,7 @@ impl Engine {
     /// The dataflow of a query: its SQL planned against the catalog, or for a table the upkeep of its rows.
     fn graph_of(&self, catalog: &Catalog, entry: &Entry, options: &Options) -> Result<Graph, SqlError> {
         let relation = &entry.relation;
-        let parallelism = self.parallelism(options);
+        let parallelism = self.parallelism(options)?;
         match &relation.query {
             Some(sql) => {
                 let target = match relation.kind {
@@ -143,14 +143,6 @@ impl Engine {
     fn sink_target(&self, relation: &Relation) -> Target {
         let connector = relation.connector_name().unwrap_or_default();
         Target::Sink { name: relation.name.clone(), retractions: weir_connectors::takes_retractions(connector) }
-    }
-
-    /// Parallelism under these options.
-    pub(crate) fn parallelism(&self, options: &Options) -> Parallelism {
-        Parallelism {
-            default: options.parallelism().unwrap_or(self.config.parallelism),
-            max: options.max_parallelism(),
-        }
     }
 
     /// Creates a relation that may have a query: durable first, then running.
@@ -212,6 +204,12 @@ impl Engine {
         let Some(entry) = catalog.entry(name) else { return Ok(()) };
         self.start_query(&catalog, entry).await?;
         Ok(())
+    }
+
+    /// The same for a reader that is no query of the catalog.
+    pub(crate) async fn forward_for_reader(self: &Arc<Self>, name: &str) -> Result<(), SqlError> {
+        let _turn = self.queries.turn.lock().await;
+        self.forward(name).await
     }
 
     /// Drops relations and, with `cascade`, all that read them.
@@ -344,7 +342,7 @@ impl Engine {
     /// Plans a query that no relation is created for.
     pub(crate) fn plan_reader(&self, sql: &str, options: &Options) -> Result<Planned, SqlError> {
         let target = Target::Reader { name: "reader".to_owned() };
-        self.planner.plan_sql(&self.catalog.current(), sql, &target, self.parallelism(options))
+        self.planner.plan_sql(&self.catalog.current(), sql, &target, self.parallelism(options)?)
     }
 
     /// Take a last checkpoint of every query and stop it.

@@ -33,12 +33,12 @@ pub(super) struct ViewRegistry {
 
 impl ViewRegistry {
     /// The entry for `relation`, made at first use. It outlives restarts of the query.
-    pub(super) fn open(&self, relation: &Relation) -> Result<ReadableView, SqlError> {
+    pub(super) fn open(&self, relation: &Relation, max_parallelism: u16) -> Result<ReadableView, SqlError> {
         if let Some(view) = self.views.read().get(&relation.name) {
             return Ok(view.clone());
         }
         let schema = relation.schema();
-        let codec = Arc::new(ViewCodec::new(&schema, &relation.key).map_err(from_runtime)?);
+        let codec = Arc::new(ViewCodec::new(&schema, &relation.key, max_parallelism).map_err(from_runtime)?);
         let view = ReadableView { handle: ViewHandle::new(schema, relation.key.clone()), codec };
         self.views.write().insert(relation.name.clone(), view.clone());
         Ok(view)

@@ -22,12 +22,10 @@ use weir_runtime::source::{Source, SourceRequest};
 use weir_storage::{CheckpointId, Epoch, Fence, JobId, OwnerInfo, Store, Subtask};
 
 use crate::engine::{Engine, ReadableView};
-use crate::error::{from_runtime, from_storage};
+use crate::error::from_storage;
 
 /// Batches that may wait for a slow reader before it is cut off (subscriptions) or holds back its dataflow.
 const BATCHES_AHEAD: usize = 16;
-/// Rows decoded from a view's snapshot at a time.
-const BATCH_ROWS: usize = 8192;
 
 /// Columns that every subscription starts with.
 const EPOCH: &str = "weir_epoch";
@@ -60,19 +58,19 @@ async fn push_view_changes(
 ) {
     let (cut, mut changes) = view.handle.subscribe();
     if let Some(cut) = cut.filter(|_| with_snapshot) {
-        for part in cut.parts {
-            let (codec, schema, sender) = (Arc::clone(&view.codec), Arc::clone(&schema), sender.clone());
-            let epoch = cut.epoch;
-            let scanned = tokio::task::spawn_blocking(move || {
-                codec.scan(&part, None, BATCH_ROWS, &mut |batch| {
-                    let rows = with_change_columns(&schema, epoch, &Chunk::insert(batch));
-                    sender.blocking_send(rows).is_ok()
-                })
-            });
-            if let Ok(Err(error)) = scanned.await {
-                let _ = sender.send(Err(DataFusionError::External(Box::new(error)))).await;
-                return;
+        let (codec, schema, rows) = (Arc::clone(&view.codec), Arc::clone(&schema), sender.clone());
+        let scanned = tokio::task::spawn_blocking(move || {
+            for batch in codec.scan(cut.parts, None)? {
+                let batch = with_change_columns(&schema, cut.epoch, &Chunk::insert(batch?));
+                if rows.blocking_send(batch).is_err() {
+                    break;
+                }
             }
+            Ok::<(), RuntimeError>(())
+        });
+        if let Ok(Err(error)) = scanned.await {
+            let _ = sender.send(Err(DataFusionError::External(Box::new(error)))).await;
+            return;
         }
     }
     loop {
@@ -244,11 +242,6 @@ impl SinkWriter for ReaderWriter {
     async fn prepare(&mut self, _: CheckpointId) -> Result<Prepared, RuntimeError> {
         Ok(Prepared::default())
     }
-}
-
-/// For errors of a job that is over before it began.
-pub(crate) fn job_error(error: RuntimeError) -> SqlError {
-    from_runtime(error)
 }
 
 #[cfg(test)]

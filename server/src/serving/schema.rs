@@ -86,7 +86,7 @@ impl PublicSchema {
                         .hint("the server's log says why")
                 })?;
                 let snapshot = self.engine.snapshot(name, &view).await?;
-                Arc::new(ViewTable::new(view.codec, snapshot))
+                Arc::new(ViewTable::new(&view, snapshot))
             }
             RelationKind::Stream => Arc::new(StreamTable::open(&self.engine, relation)?),
             RelationKind::Sink => {

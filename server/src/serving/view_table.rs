@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::ArrayRef;
 use arrow::compute::cast;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -20,8 +20,8 @@ use weir_runtime::operators::ViewCodec;
 use weir_runtime::view::ViewSnapshot;
 use weir_storage::TableSnapshot;
 
-/// Rows decoded from state at a time.
-const BATCH_ROWS: usize = 8192;
+use crate::engine::ReadableView;
+
 /// Decoded batches that may wait for the query to take them.
 const BATCHES_AHEAD: usize = 2;
 /// Most combinations of key values that are looked up one by one rather than found by a scan.
@@ -31,19 +31,20 @@ const MOST_LOOK_UPS: usize = 10_000;
 #[derive(Debug)]
 pub struct ViewTable {
     codec: Arc<ViewCodec>,
+    key: Vec<usize>,
     snapshot: ViewSnapshot,
 }
 
 impl ViewTable {
-    /// The rows that `snapshot` holds, as `codec` wrote them.
-    pub fn new(codec: Arc<ViewCodec>, snapshot: ViewSnapshot) -> Self {
-        Self { codec, snapshot }
+    /// The rows that `snapshot` of `view` holds.
+    pub fn new(view: &ReadableView, snapshot: ViewSnapshot) -> Self {
+        Self { codec: Arc::clone(&view.codec), key: view.handle.key().to_vec(), snapshot }
     }
 
     /// The keys that the filters allow, one array a key column, when they name finitely many.
     fn look_ups(&self, filters: &[Expr]) -> DfResult<Option<Vec<ArrayRef>>> {
         let schema = self.codec.schema();
-        let key = self.codec.key();
+        let key = &self.key;
         if key.is_empty() {
             return Ok(None);
         }
@@ -163,7 +164,7 @@ impl TableProvider for ViewTable {
         limit: Option<usize>,
     ) -> DfResult<Arc<dyn ExecutionPlan>> {
         if let Some(keys) = self.look_ups(filters)? {
-            let found = self.codec.look_up(&self.snapshot, &keys).map_err(external)?;
+            let found = self.codec.lookup(&self.snapshot.parts, &keys).map_err(external)?;
             let source = MemorySourceConfig::try_new(&[vec![found]], self.schema(), projection.cloned())?;
             return Ok(DataSourceExec::from_data_source(source));
         }
@@ -216,13 +217,15 @@ impl PartitionStream for PartScan {
         let (projection, limit) = (self.projection.clone(), self.limit.unwrap_or(usize::MAX));
         builder.spawn_blocking(move || {
             let mut sent = 0usize;
-            codec
-                .scan(&part, projection.as_deref(), BATCH_ROWS, &mut |batch: RecordBatch| {
-                    sent += batch.num_rows();
-                    // A closed channel means that the query has what it needs.
-                    sender.blocking_send(Ok(batch)).is_ok() && sent < limit
-                })
-                .map_err(external)
+            for batch in codec.scan(vec![part], projection).map_err(external)? {
+                let batch = batch.map_err(external)?;
+                sent += batch.num_rows();
+                // A closed channel means that the query has what it needs.
+                if sender.blocking_send(Ok(batch)).is_err() || sent >= limit {
+                    break;
+                }
+            }
+            Ok(())
         });
         builder.build()
     }

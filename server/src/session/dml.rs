@@ -108,7 +108,7 @@ impl Session {
             }
         }
         let snapshot = self.engine.snapshot(&relation.name, &view).await?;
-        let found = view.codec.look_up(&snapshot, &columns).map_err(from_runtime)?;
+        let found = view.codec.lookup(&snapshot.parts, &columns).map_err(from_runtime)?;
         if found.num_rows() > 0 {
             let key: Vec<usize> = relation.key.clone();
             return Err(duplicate_key(relation, &found, &key, 0, "stands already"));
@@ -206,7 +206,7 @@ impl Session {
             return Err(self.engine.not_running(&relation.name));
         };
         let snapshot = self.engine.snapshot(&relation.name, &view).await?;
-        let found = view.codec.look_up(&snapshot, &new_keys).map_err(from_runtime)?;
+        let found = view.codec.lookup(&snapshot.parts, &new_keys).map_err(from_runtime)?;
         let found_keys: Vec<_> = relation.key.iter().map(|&k| Arc::clone(found.column(k))).collect();
         let found_rows = encode(&found_keys)?;
         for (i, row) in found_rows.iter().enumerate() {
