@@ -1,0 +1,7 @@
+//! Tests from outside: real processes, real files, real clients. One binary, so that DataFusion is linked once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod it {
+    pub mod crash;
+    pub mod flights;
+}
