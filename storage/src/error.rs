@@ -91,6 +91,14 @@ pub enum StorageError {
         /// The store's own answer.
         reason: String,
     },
+    /// Rows that were to be appended together with others could not be.
+    #[error("appending to {url}: {reason}")]
+    Append {
+        /// The log.
+        url: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// RocksDB failed.
     #[error("local state in {path}: {source}")]
     Rocks {

@@ -38,5 +38,5 @@ pub use keyed::{
     EncodedKeys, EncodedRows, KeyEncoder, KeyedSnapshot, KeyedState, PendingSnapshot, RowCodec, StateFile, StateResources,
     StateTable, TableSnapshot,
 };
-pub use log::{Log, LogAppender, LogBatch, LogEntry, LogEntryMeta, LogPart, LogSeq};
+pub use log::{Log, LogAppender, LogBatch, LogEntry, LogEntryKind, LogEntryMeta, LogPart, LogSeq};
 pub use store::{ObjectInfo, Store};

@@ -13,13 +13,14 @@ mod clean_up;
 mod job_store;
 mod manifest;
 mod merged_file;
+pub(crate) mod seal;
 mod segment;
 mod verify;
 mod writer;
 
-pub use clean_up::{CleanUp, CleanUpReport, SpaceUsage, decide_clean_up, space_usage};
+pub use clean_up::{CleanUp, CleanUpReport, Listing, SpaceUsage, decide_clean_up, space_usage};
 pub use job_store::{CheckpointInfo, JobStore};
-pub use manifest::{Durations, MANIFEST_FORMAT, Manifest, OperatorState, SubtaskState};
+pub use manifest::{Committable, Durations, MANIFEST_FORMAT, Manifest, OperatorState, SubtaskState};
 pub use merged_file::{MergedFileIndex, MergedSegment};
 pub use segment::{Segment, SegmentBody, base64_bytes};
 pub use verify::{Problem, VerifyReport, list, show, verify};
