@@ -24,5 +24,5 @@ pub use catalog::{Catalog, CatalogChange, Column, Entry, Relation, RelationKind,
 pub use error::{ErrorKind, Result, SqlError};
 pub use options::Options;
 pub use plan::{Parallelism, Planned, Target};
-pub use statement::{Parsed, Statement};
+pub use statement::{Parsed, Statement, parse};
 pub use types::SqlType;

@@ -80,7 +80,7 @@ impl Planned {
             key: self.key.clone(),
             watermark,
             connector,
-            query: Some(create.query.sql.clone()),
+            query: Some(create.query.full_sql()),
             reads: self.reads.clone(),
             append_only: self.append_only,
             options: query_options.changed(),

@@ -77,9 +77,37 @@ pub enum SqlType {
 
 /// Names that people write, for "did you mean".
 const NAMES: &[&str] = &[
-    "boolean", "bool", "smallint", "int", "integer", "bigint", "int2", "int4", "int8", "real", "double precision",
-    "float4", "float8", "float", "numeric", "decimal", "text", "varchar", "char", "uuid", "json", "jsonb", "bytea", "date",
-    "time", "timestamp", "timestamptz", "interval", "string", "struct", "array",
+    "boolean",
+    "bool",
+    "smallint",
+    "int",
+    "integer",
+    "bigint",
+    "int2",
+    "int4",
+    "int8",
+    "real",
+    "double precision",
+    "float4",
+    "float8",
+    "float",
+    "numeric",
+    "decimal",
+    "text",
+    "varchar",
+    "char",
+    "uuid",
+    "json",
+    "jsonb",
+    "bytea",
+    "date",
+    "time",
+    "timestamp",
+    "timestamptz",
+    "interval",
+    "string",
+    "struct",
+    "array",
 ];
 
 impl SqlType {
@@ -173,9 +201,12 @@ impl SqlType {
     }
 
     fn unknown(name: &str) -> SqlError {
-        let error = SqlError::new(ErrorKind::UNDEFINED_TYPE, format!("type \"{}\" does not exist", name.to_lowercase()));
+        let error =
+            SqlError::new(ErrorKind::UNDEFINED_TYPE, format!("type \"{}\" does not exist", name.to_lowercase()));
         let near = nearest(name, NAMES.iter().copied()).map(|near| format!("did you mean {near}?"));
-        error.hint("types are PostgreSQL's: INT, BIGINT, DOUBLE PRECISION, NUMERIC(p,s), TEXT, TIMESTAMPTZ, …").maybe_hint(near)
+        error
+            .hint("types are PostgreSQL's: INT, BIGINT, DOUBLE PRECISION, NUMERIC(p,s), TEXT, TIMESTAMPTZ, …")
+            .maybe_hint(near)
     }
 
     /// The Arrow type that carries it.
@@ -232,7 +263,9 @@ impl SqlType {
             }
             DataType::Decimal256(_, s) if *s >= 0 => Self::Numeric(38, (*s).min(38)),
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null => Self::Text,
-            DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => Self::Bytea,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+                Self::Bytea
+            }
             DataType::Date32 => Self::Date,
             DataType::Date64 => Self::Timestamp,
             DataType::Time32(_) | DataType::Time64(_) => Self::Time,

@@ -35,7 +35,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         "1 s",
         "Time between the starts of two checkpoints. 0 takes none but the one at the end or at a CHECKPOINT statement.",
     ),
-    query("execution.checkpointing.min-pause", Kind::Duration, "0 ms", "Least time from one checkpoint's end to the next's start."),
+    query(
+        "execution.checkpointing.min-pause",
+        Kind::Duration,
+        "0 ms",
+        "Least time from one checkpoint's end to the next's start.",
+    ),
     query("execution.checkpointing.timeout", Kind::Duration, "10 min", "A checkpoint that takes longer is given up."),
     query(
         "execution.checkpointing.tolerable-failed-checkpoints",
@@ -44,7 +49,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         "How many checkpoints may fail one after the other before the query is restarted from the last good one.",
     ),
     only(
-        query("execution.checkpointing.max-concurrent-checkpoints", POSITIVE, "1", "How many checkpoints may be under way at once."),
+        query(
+            "execution.checkpointing.max-concurrent-checkpoints",
+            POSITIVE,
+            "1",
+            "How many checkpoints may be under way at once.",
+        ),
         &["1"],
     ),
     only(
@@ -70,11 +80,21 @@ pub static OPTIONS: &[OptionSpec] = &[
         "Whether checkpoints stay in the store when their query is dropped.",
     ),
     only(
-        query("execution.checkpointing.unaligned.enabled", Kind::Bool, "false", "Whether barriers overtake rows that wait in channels."),
+        query(
+            "execution.checkpointing.unaligned.enabled",
+            Kind::Bool,
+            "false",
+            "Whether barriers overtake rows that wait in channels.",
+        ),
         &["false"],
     ),
     only(
-        query("execution.checkpointing.unaligned.forced", Kind::Bool, "false", "Unaligned checkpoints even where the plan advises against them."),
+        query(
+            "execution.checkpointing.unaligned.forced",
+            Kind::Bool,
+            "false",
+            "Unaligned checkpoints even where the plan advises against them.",
+        ),
         &["false"],
     ),
     only(
@@ -105,7 +125,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         &["true"],
     ),
     only(
-        query("execution.checkpointing.incremental", Kind::Bool, "true", "Whether a checkpoint uploads only what no retained one has."),
+        query(
+            "execution.checkpointing.incremental",
+            Kind::Bool,
+            "true",
+            "Whether a checkpoint uploads only what no retained one has.",
+        ),
         &["true"],
     ),
     only(
@@ -124,15 +149,30 @@ pub static OPTIONS: &[OptionSpec] = &[
         "State up to this size is kept inside the manifest rather than in a data object.",
     ),
     only(
-        query("execution.checkpointing.local-backup.enabled", Kind::Bool, "false", "Whether a copy of the state stays on the local disk."),
+        query(
+            "execution.checkpointing.local-backup.enabled",
+            Kind::Bool,
+            "false",
+            "Whether a copy of the state stays on the local disk.",
+        ),
         &["false"],
     ),
     only(server("execution.checkpointing.local-backup.dirs", Kind::Text, "", "Where local copies are kept."), &[""]),
     only(
-        query("execution.checkpointing.file-merging.enabled", Kind::Bool, "true", "Whether the state of many subtasks shares a data object."),
+        query(
+            "execution.checkpointing.file-merging.enabled",
+            Kind::Bool,
+            "true",
+            "Whether the state of many subtasks shares a data object.",
+        ),
         &["true"],
     ),
-    query("execution.checkpointing.file-merging.max-file-size", Kind::Bytes, "32 mb", "A data object is closed when it has grown to this."),
+    query(
+        "execution.checkpointing.file-merging.max-file-size",
+        Kind::Bytes,
+        "32 mb",
+        "A data object is closed when it has grown to this.",
+    ),
     only(
         query(
             "execution.checkpointing.file-merging.max-space-amplification",
@@ -169,10 +209,18 @@ pub static OPTIONS: &[OptionSpec] = &[
         ),
         &["true"],
     ),
-    only(server("execution.checkpointing.savepoint-dir", Kind::Text, "", "Where savepoints go when none is named."), &[""]),
+    only(
+        server("execution.checkpointing.savepoint-dir", Kind::Text, "", "Where savepoints go when none is named."),
+        &[""],
+    ),
     only(query("execution.state-recovery.path", Kind::Text, "", "The checkpoint that a new query starts from."), &[""]),
     only(
-        query("execution.state-recovery.claim-mode", Kind::Enum(&["NO_CLAIM", "CLAIM"]), "NO_CLAIM", "Who owns the checkpoint that a query starts from."),
+        query(
+            "execution.state-recovery.claim-mode",
+            Kind::Enum(&["NO_CLAIM", "CLAIM"]),
+            "NO_CLAIM",
+            "Who owns the checkpoint that a query starts from.",
+        ),
         &["NO_CLAIM"],
     ),
     only(
@@ -190,7 +238,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         "200 ms",
         "How often results become visible: operators batch their changes from one epoch to the next.",
     ),
-    query("parallelism.default", Kind::Int { min: 1, max: 1024 }, "0", "Number of parallel subtasks of a query. Unset: one for each core."),
+    query(
+        "parallelism.default",
+        Kind::Int { min: 1, max: 1024 },
+        "0",
+        "Number of parallel subtasks of a query. Unset: one for each core.",
+    ),
     query(
         "pipeline.max-parallelism",
         Kind::Int { min: 1, max: 32_767 },
@@ -203,7 +256,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         "exponential-delay",
         "What happens to a query that fails.",
     ),
-    query("restart-strategy.exponential-delay.initial-backoff", Kind::Duration, "1 s", "Wait before the first restart."),
+    query(
+        "restart-strategy.exponential-delay.initial-backoff",
+        Kind::Duration,
+        "1 s",
+        "Wait before the first restart.",
+    ),
     query("restart-strategy.exponential-delay.max-backoff", Kind::Duration, "1 min", "Longest wait before a restart."),
     query(
         "restart-strategy.exponential-delay.backoff-multiplier",
@@ -217,16 +275,39 @@ pub static OPTIONS: &[OptionSpec] = &[
         "10 min",
         "A query that ran this long starts with the first wait again.",
     ),
-    query("restart-strategy.exponential-delay.attempts-before-reset-backoff", NATURAL, "0", "Restarts before the query is given up. 0: never given up."),
+    query(
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+        NATURAL,
+        "0",
+        "Restarts before the query is given up. 0: never given up.",
+    ),
     query("restart-strategy.fixed-delay.attempts", NATURAL, "1", "Restarts before the query is given up."),
     query("restart-strategy.fixed-delay.delay", Kind::Duration, "1 s", "Wait before a restart."),
-    query("pipeline.channel-bytes", Kind::Bytes, "4 mb", "Bytes that may wait in one channel before its sender is held back."),
+    query(
+        "pipeline.channel-bytes",
+        Kind::Bytes,
+        "4 mb",
+        "Bytes that may wait in one channel before its sender is held back.",
+    ),
     query(
         "table.exec.source.idle-timeout",
         Kind::Duration,
         "0 ms",
         "A split without rows for this long no longer holds back event time. 0: it always does.",
     ),
-    only(query("table.exec.state.ttl", Kind::Duration, "0 ms", "State that nothing touched for this long is forgotten. 0: never."), &["0 ms"]),
-    server("state.memory.bytes", Kind::Bytes, "256 mb", "Memory for the block caches and write buffers of all keyed state."),
+    only(
+        query(
+            "table.exec.state.ttl",
+            Kind::Duration,
+            "0 ms",
+            "State that nothing touched for this long is forgotten. 0: never.",
+        ),
+        &["0 ms"],
+    ),
+    server(
+        "state.memory.bytes",
+        Kind::Bytes,
+        "256 mb",
+        "Memory for the block caches and write buffers of all keyed state.",
+    ),
 ];

@@ -3,8 +3,18 @@
 //! Weir's own statements are read by the front parser in this module; everything that DataFusion can run as it
 //! stands (SELECT, the rows of INSERT, …) stays sqlparser's AST.
 
+mod create;
+mod cursor;
+mod dml;
+mod parser;
+mod query;
+mod session;
+mod show;
+
 use sqlparser::ast;
 use weir_runtime::graph::{ConnectorOptions, Emit};
+
+pub use parser::parse;
 
 /// A statement with its place in the text that it came from.
 #[derive(Debug, Clone, PartialEq)]
@@ -364,6 +374,22 @@ impl Statement {
             Self::Rollback => "ROLLBACK",
             Self::DiscardAll => "DISCARD ALL",
             Self::Deallocate { .. } => "DEALLOCATE",
+        }
+    }
+}
+
+impl Query {
+    /// Reads a query with its EMIT clause, as [`crate::Relation::query`] keeps it.
+    pub fn from_sql(sql: &str) -> crate::Result<Self> {
+        query::from_text(sql)
+    }
+
+    /// The query with its EMIT clause.
+    pub fn full_sql(&self) -> String {
+        match self.emit {
+            None => self.sql.clone(),
+            Some(Emit::Changes) => format!("{} EMIT CHANGES", self.sql),
+            Some(Emit::OnWindowClose) => format!("{} EMIT ON WINDOW CLOSE", self.sql),
         }
     }
 }
