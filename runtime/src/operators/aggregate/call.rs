@@ -75,6 +75,8 @@ pub(super) trait CallState: Send {
     fn remember(&mut self, groups: &[usize]);
     /// Make gathered changes part of the state; `touched` are all groups remembered since [`CallState::forget`].
     fn settle(&mut self, touched: &[usize], keys: &KeyArena) -> Result<()>;
+    /// An epoch ends, and with it any state that only lasts within one: a retraction that came before its insertion.
+    fn end_epoch(&mut self, touched: &[usize]);
     /// Results of `groups`.
     fn results(&self, groups: &[usize]) -> Result<ArrayRef>;
     /// Results of the remembered states, in the order in which they were remembered.
@@ -116,6 +118,9 @@ pub(super) trait Kernel: Send {
     fn settle(&mut self, states: &mut [Self::State], touched: &[usize], keys: &KeyArena) -> Result<()> {
         let _ = (states, touched, keys);
         Ok(())
+    }
+    fn end_epoch(&mut self, states: &mut [Self::State], touched: &[usize]) {
+        let _ = (states, touched);
     }
     fn delete(&mut self, groups: &[usize], keys: &KeyArena) -> Result<()> {
         let _ = (groups, keys);
@@ -167,6 +172,10 @@ impl<K: Kernel> CallState for Cells<K> {
 
     fn settle(&mut self, touched: &[usize], keys: &KeyArena) -> Result<()> {
         self.kernel.settle(&mut self.states, touched, keys)
+    }
+
+    fn end_epoch(&mut self, touched: &[usize]) {
+        self.kernel.end_epoch(&mut self.states, touched);
     }
 
     fn results(&self, groups: &[usize]) -> Result<ArrayRef> {

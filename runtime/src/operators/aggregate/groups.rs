@@ -34,6 +34,11 @@ pub(super) struct Group {
 
 impl Group {
     const NEW: Group = Group { weight: 0, position: UNTOUCHED, emitted: false, unwritten: false, stored: false };
+
+    /// Whether the current epoch has touched it. A weight of 0 is then not final.
+    pub(super) fn is_touched(&self) -> bool {
+        self.position != UNTOUCHED
+    }
 }
 
 /// The groups in memory, numbered without gaps.
@@ -163,7 +168,7 @@ impl Groups {
     /// The table has the group's state. One touched in this epoch will have to be written again.
     pub(super) fn settle_written(&mut self, group: usize) {
         let known = &mut self.known[group];
-        known.unwritten = known.position != UNTOUCHED;
+        known.unwritten = known.is_touched();
     }
 
     /// The epoch is over: nothing is touched.
@@ -185,7 +190,7 @@ impl Groups {
         Ok(self.encoder.decode(keys.iter().map(AsRef::as_ref))?)
     }
 
-    /// Keep only `groups`, which get the numbers 0, 1, … in this order. Nothing may be touched.
+    /// Keep only `groups`, which get the numbers 0, 1, … in this order. Touched ones must be among them.
     pub(super) fn retain(&mut self, groups: &[usize]) -> Result<()> {
         let columns = self.columns(groups)?;
         self.index = Self::index(&self.schema)?;
@@ -201,6 +206,11 @@ impl Groups {
         }
         self.keys.retain(groups);
         self.known = groups.iter().map(|group| self.known[*group]).collect();
+        for (group, known) in self.known.iter().enumerate() {
+            if known.is_touched() {
+                self.touched[known.position as usize] = group;
+            }
+        }
         Ok(())
     }
 

@@ -44,8 +44,7 @@ impl Kernel for Count {
     }
 }
 
-/// A sum with the number of values in it: when none is left the sum is null again, and no rounding error of a
-/// floating-point sum outlives its values.
+/// A sum with the number of values in it: when none is left the sum is null again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SumState<N> {
     sum: N,
@@ -57,8 +56,17 @@ impl<N: ArrowNativeTypeOp> SumState<N> {
     fn add(&mut self, value: N, weight: i64) {
         self.count += weight;
         // Overflow wraps, as in DataFusion.
-        let sum = if weight > 0 { self.sum.add_wrapping(value) } else { self.sum.sub_wrapping(value) };
-        self.sum = if self.count == 0 { N::ZERO } else { sum };
+        self.sum = if weight > 0 { self.sum.add_wrapping(value) } else { self.sum.sub_wrapping(value) };
+    }
+}
+
+/// Sets sums of no values to 0, so that no rounding error of a floating-point sum outlives its values. Only at an
+/// epoch's end: before, the count may be 0 because a retraction came before its insertion.
+fn drop_rounding_errors<N: ArrowNativeTypeOp>(states: &mut [SumState<N>], groups: &[usize]) {
+    for group in groups {
+        if states[*group].count == 0 {
+            states[*group].sum = N::ZERO;
+        }
     }
 }
 
@@ -122,6 +130,10 @@ where
         Ok(())
     }
 
+    fn end_epoch(&mut self, states: &mut [Self::State], touched: &[usize]) {
+        drop_rounding_errors(states, touched);
+    }
+
     fn results<'a>(&self, states: impl ExactSizeIterator<Item = &'a Self::State>) -> Result<ArrayRef>
     where
         Self::State: 'a,
@@ -162,6 +174,10 @@ impl Kernel for FloatAverage {
         let values = array.values();
         rows.each(Some(array), |row, group, weight| states[group].add(values[row], weight));
         Ok(())
+    }
+
+    fn end_epoch(&mut self, states: &mut [Self::State], touched: &[usize]) {
+        drop_rounding_errors(states, touched);
     }
 
     fn results<'a>(&self, states: impl ExactSizeIterator<Item = &'a Self::State>) -> Result<ArrayRef> {

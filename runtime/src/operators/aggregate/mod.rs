@@ -210,12 +210,18 @@ impl Aggregate {
         self.groups.known[group].weight > 0 || self.global.is_some()
     }
 
-    /// Ends what has gathered since the last call: emits how the touched groups' rows changed.
-    fn flush_changes(&mut self, out: &mut Output) -> Result<()> {
+    /// Emits how the touched groups' rows changed. Within an epoch, as memory or a watermark may ask for it, groups of
+    /// weight 0 stay touched: a retraction may have come before its insertion.
+    fn flush_changes(&mut self, epoch_ends: bool, out: &mut Output) -> Result<()> {
         if self.groups.touched.is_empty() {
             return Ok(());
         }
         self.settle()?;
+        if epoch_ends {
+            for call in &mut self.calls {
+                call.state.end_epoch(&self.groups.touched);
+            }
+        }
         if self.emit == Emit::Changes {
             self.emit_changes(out)?;
         }
@@ -229,11 +235,18 @@ impl Aggregate {
                 empty.push(group);
             }
         }
-        self.dead += empty.len();
-        for call in &mut self.calls {
-            call.state.clear(&empty);
-        }
         self.forget();
+        if epoch_ends {
+            self.dead += empty.len();
+            for call in &mut self.calls {
+                call.state.clear(&empty);
+            }
+        } else {
+            for group in empty {
+                self.groups.touch_group(group);
+            }
+            self.remember(0);
+        }
         Ok(())
     }
 
@@ -295,7 +308,7 @@ impl Aggregate {
         if self.closing.first_key_value().is_none_or(|(end, _)| *end > self.watermark) {
             return Ok(());
         }
-        self.flush_changes(out)?;
+        self.flush_changes(false, out)?;
         let mut closed: Vec<usize> = Vec::new();
         while let Some(entry) = self.closing.first_entry()
             && *entry.key() <= self.watermark
@@ -325,7 +338,7 @@ impl Aggregate {
         self.tidy()
     }
 
-    /// Bounds memory. Nothing may be touched.
+    /// Bounds memory.
     fn tidy(&mut self) -> Result<()> {
         if self.global.is_some() {
             return Ok(());
@@ -336,12 +349,12 @@ impl Aggregate {
             self.next_stored_end =
                 self.closing.first_key_value().map_or(i64::MAX, |(end, _)| *end).min(self.next_stored_end);
             self.complete = false;
-            self.retain(&[])?;
+            self.retain(&self.groups.touched.clone())?;
         } else if self.dead > DEAD && self.dead * 2 > self.groups.len() {
             let alive: Vec<usize> = (0..self.groups.len())
                 .filter(|group| {
                     let known = &self.groups.known[*group];
-                    known.weight != 0 || known.stored
+                    known.weight != 0 || known.stored || known.is_touched()
                 })
                 .collect();
             self.retain(&alive)?;
@@ -426,7 +439,7 @@ impl Operator for Aggregate {
         }
         if self.groups.len() > before && self.bytes() > self.cache_bytes {
             // The changes so far are emitted before the epoch's end: readers only see their sum.
-            self.flush_changes(out)?;
+            self.flush_changes(false, out)?;
             self.tidy()?;
         }
         Ok(())
@@ -439,7 +452,7 @@ impl Operator for Aggregate {
 
     fn epoch(&mut self, _epoch: Epoch, out: &mut Output) -> Result<()> {
         self.ensure_global()?;
-        self.flush_changes(out)?;
+        self.flush_changes(true, out)?;
         self.tidy()
     }
 

@@ -112,8 +112,10 @@ impl Store {
     ) -> Result<()> {
         let unwritten: Vec<usize> = (0..groups.len()).filter(|group| groups.known[*group].unwritten).collect();
         for block in unwritten.chunks(BLOCK) {
-            let (kept, gone): (Vec<usize>, Vec<usize>) =
-                block.iter().partition(|group| groups.known[**group].weight != 0 || global);
+            let (kept, gone): (Vec<usize>, Vec<usize>) = block.iter().partition(|group| {
+                let known = &groups.known[**group];
+                known.weight != 0 || global || known.is_touched()
+            });
             let gone: Vec<usize> = gone.into_iter().filter(|group| groups.known[*group].stored).collect();
             let mut columns: Vec<ArrayRef> =
                 vec![Arc::new(Int64Array::from_iter_values(kept.iter().map(|group| groups.known[*group].weight)))];
