@@ -76,8 +76,7 @@ mod tests {
     #[test]
     fn an_arithmetic_error_names_the_operator() {
         let input = schema("a bigint");
-        let predicate =
-            binary(binary(lit(1i64), Op::Divide, col("a", &input), &input), Op::Gt, lit(0i64), &input);
+        let predicate = binary(binary(lit(1i64), Op::Divide, col("a", &input), &input), Op::Gt, lit(0i64), &input);
         let mut h = Harness::new(OperatorSpec::Filter { predicate }, &[&input], &input, false);
         let error = h.try_batch(0, "+ 0").expect_err("division by zero").to_string();
         assert!(error.contains("\"under test\"") && error.contains("Divide by zero"), "{error}");

@@ -16,6 +16,7 @@ use smallvec::{SmallVec, smallvec};
 use weir_storage::{Epoch, KeyGroup, StateTable, Subtask, TableSnapshot};
 
 use super::view_codec::{ViewCodec, split_value, value};
+use super::{OwnedChange, TableChange};
 use crate::error::{Result, RuntimeError};
 use crate::graph::MaterializeSpec;
 use crate::message::Chunk;
@@ -46,9 +47,6 @@ enum Mode {
 
 /// Rows with the weights that an epoch adds to them. Nearly always an old and a new row.
 type Rows = SmallVec<[(Box<[u8]>, i64); 2]>;
-
-/// A change of the table: owned key and value.
-type Write = (KeyGroup, Vec<u8>, Option<Vec<u8>>);
 
 /// See the module.
 pub(super) struct Materialize {
@@ -165,7 +163,8 @@ impl Materialize {
             Mode::Upsert | Mode::Bag => self.table.get_many(&places)?,
             Mode::Changelog | Mode::Append => Vec::new(),
         };
-        let mut writes: Vec<(KeyGroup, &[u8], Option<Vec<u8>>)> = Vec::with_capacity(places.len());
+        let mut values: Vec<Option<Vec<u8>>> = Vec::with_capacity(places.len());
+        let mut changed: Vec<(KeyGroup, &[u8])> = Vec::with_capacity(places.len());
         let mut changes: Vec<(Box<[u8]>, i64)> = Vec::with_capacity(places.len());
         for (index, ((group, key), rows)) in places.iter().zip(gathered.values()).enumerate() {
             let stored = stored.get(index).and_then(|value| value.as_deref()).map(split_value).transpose()?;
@@ -200,10 +199,11 @@ impl Materialize {
                     value
                 }
             };
-            writes.push((*group, key, value));
+            changed.push((*group, key));
+            values.push(value);
         }
-        let writes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> =
-            writes.iter().map(|(group, key, value)| (*group, *key, value.as_deref())).collect();
+        let writes: Vec<TableChange<'_>> =
+            changed.iter().zip(&values).map(|((group, key), value)| (*group, *key, value.as_deref())).collect();
         self.table.write(&writes)?;
         Ok(changes)
     }
@@ -253,8 +253,7 @@ impl Materialize {
     }
 
     fn write_pending(&mut self) -> Result<()> {
-        let mut writes: Vec<Write> =
-            self.pending_keys.drain(..).map(|(group, key)| (group, key, None)).collect();
+        let mut writes: Vec<OwnedChange> = self.pending_keys.drain(..).map(|(group, key)| (group, key, None)).collect();
         let mut pending_keys = Vec::with_capacity(self.gathered.len());
         for (key, rows) in &self.gathered {
             let (group, _) = self.place(key);
@@ -262,7 +261,7 @@ impl Materialize {
             writes.push((group, key.to_vec(), Some(pending_value(rows))));
         }
         self.pending_keys = pending_keys;
-        let writes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> =
+        let writes: Vec<TableChange<'_>> =
             writes.iter().map(|(group, key, value)| (*group, key.as_slice(), value.as_deref())).collect();
         Ok(self.pending.write(&writes)?)
     }

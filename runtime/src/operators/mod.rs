@@ -24,7 +24,7 @@ use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::DataFusionError;
-use weir_storage::OperatorUid;
+use weir_storage::{KeyGroup, OperatorUid};
 
 use crate::error::{Result, RuntimeError};
 use crate::graph::{Expr, Node, OperatorSpec};
@@ -34,6 +34,12 @@ use crate::rejects::Rejects;
 use crate::view::ViewHandle;
 
 pub use view_codec::ViewCodec;
+
+/// A change of a state table: a value, or none to delete.
+type TableChange<'a> = (KeyGroup, &'a [u8], Option<&'a [u8]>);
+
+/// The same, owning what it says.
+type OwnedChange = (KeyGroup, Vec<u8>, Option<Vec<u8>>);
 
 /// Memory that operators may use for what their tables hold, too.
 #[derive(Debug, Clone, Copy)]

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int8Array, Int32Array, Int64Array,
-    RecordBatch, RecordBatchOptions, StringArray, TimestampMicrosecondArray,
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int8Array, Int32Array, Int64Array, RecordBatch,
+    RecordBatchOptions, StringArray, TimestampMicrosecondArray,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -15,8 +15,8 @@ use datafusion::logical_expr::{AggregateUDF, Operator as BinaryOperator};
 use datafusion::physical_expr::aggregate::AggregateExprBuilder;
 use datafusion::physical_plan::expressions;
 use parking_lot::Mutex;
-use weir_storage::{KeyedState, StateResources, StateTable};
 use weir_storage::{Epoch, KeyGroup, KeyGroupRange, OperatorUid, Subtask, TableId};
+use weir_storage::{KeyedState, StateResources, StateTable};
 
 use super::{CacheSizes, create_sized};
 use crate::error::Result;
@@ -186,7 +186,6 @@ pub(crate) struct Checkpoint {
 
 /// Runs one subtask of an operator.
 pub(crate) struct Harness {
-    spec: OperatorSpec,
     node: Node,
     inputs: Vec<SchemaRef>,
     sizes: CacheSizes,
@@ -237,9 +236,8 @@ impl Harness {
         let mut names = Vec::new();
         view.begin(1);
         let operator =
-            make(&spec, &node, &inputs, sizes, &view, &state, &mut names, &rejects, &metrics).expect("an operator");
+            make(&node, &inputs, sizes, &view, &state, &mut names, (&rejects, &metrics)).expect("an operator");
         Self {
-            spec,
             node,
             inputs,
             sizes,
@@ -351,15 +349,13 @@ impl Harness {
         }
         self.view.begin(1);
         self.operator = make(
-            &self.spec,
             &self.node,
             &self.inputs,
             self.sizes,
             &self.view,
             &self.state,
             &mut self.names,
-            &self.rejects,
-            &self.metrics,
+            (&self.rejects, &self.metrics),
         )
         .expect("an operator");
         self.operator.restore(std::slice::from_ref(&checkpoint.state)).expect("a restore");
@@ -396,15 +392,13 @@ fn open(dir: &tempfile::TempDir, range: KeyGroupRange) -> KeyedState {
 }
 
 fn make(
-    spec: &OperatorSpec,
     node: &Node,
     inputs: &[SchemaRef],
     sizes: CacheSizes,
     view: &Arc<ViewHandle>,
     state: &KeyedState,
     names: &mut Vec<String>,
-    rejects: &Arc<Collected>,
-    metrics: &Arc<OperatorMetrics>,
+    (rejects, metrics): (&Arc<Collected>, &Arc<OperatorMetrics>),
 ) -> Result<Box<dyn Operator>> {
     let ctx = OperatorContext {
         query: "q",
@@ -417,5 +411,5 @@ fn make(
         rejects: Arc::clone(rejects) as Arc<dyn Rejects>,
         metrics: Arc::clone(metrics),
     };
-    create_sized(spec, node, inputs, ctx, Some(Arc::clone(view)), sizes)
+    create_sized(&node.spec, node, inputs, ctx, Some(Arc::clone(view)), sizes)
 }

@@ -54,11 +54,7 @@ impl ViewCodec {
 
     /// All rows of a view's snapshot, in batches of up to 8,192, `projection` columns only. `parts` are the snapshots
     /// of all subtasks.
-    pub fn scan(
-        self: &Arc<Self>,
-        parts: Vec<Arc<TableSnapshot>>,
-        projection: Option<Vec<usize>>,
-    ) -> Result<ViewScan> {
+    pub fn scan(self: &Arc<Self>, parts: Vec<Arc<TableSnapshot>>, projection: Option<Vec<usize>>) -> Result<ViewScan> {
         let schema = match &projection {
             None => Arc::clone(&self.schema),
             Some(columns) => Arc::new(self.schema.project(columns)?),

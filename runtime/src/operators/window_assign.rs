@@ -146,10 +146,7 @@ mod tests {
     fn tumbling_windows_floor_before_the_epoch() {
         let mut h = harness(10, 10, 0);
         h.batch(0, "+ 0 1\n+ 9 2\n- 10 3\n+ -1 4\n+ -10 5\n+ -11 6");
-        assert_eq!(
-            h.emitted(),
-            "+ 0 1 0 10\n+ 9 2 0 10\n- 10 3 10 20\n+ -1 4 -10 0\n+ -10 5 -10 0\n+ -11 6 -20 -10\n"
-        );
+        assert_eq!(h.emitted(), "+ 0 1 0 10\n+ 9 2 0 10\n- 10 3 10 20\n+ -1 4 -10 0\n+ -10 5 -10 0\n+ -11 6 -20 -10\n");
     }
 
     #[test]

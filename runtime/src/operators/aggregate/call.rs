@@ -240,7 +240,7 @@ pub(super) fn cells<K: Kernel + 'static>(kernel: K) -> Box<dyn CallState> {
 }
 
 /// The column of a state's fields that an import expects, checked.
-pub(super) fn state_column<'a, A: Array + 'static>(columns: &'a [ArrayRef], index: usize) -> Result<&'a A> {
+pub(super) fn state_column<A: Array + 'static>(columns: &[ArrayRef], index: usize) -> Result<&A> {
     columns.get(index).and_then(|column| column.as_any().downcast_ref::<A>()).ok_or_else(|| {
         crate::error::RuntimeError::Internal {
             place: "aggregate state",

@@ -59,8 +59,11 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn new(types: &[DataType], max_parallelism: u16) -> Result<Self> {
-        let fields: Vec<Field> =
-            types.iter().enumerate().map(|(i, data_type)| Field::new(format!("{i}"), data_type.clone(), true)).collect();
+        let fields: Vec<Field> = types
+            .iter()
+            .enumerate()
+            .map(|(i, data_type)| Field::new(format!("{i}"), data_type.clone(), true))
+            .collect();
         let schema = Arc::new(Schema::new(fields));
         Ok(Self {
             index: Self::index(&schema)?,

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, Decimal128Array, Float64Array, Int64Array,
-    PrimitiveArray,
+    ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, Decimal128Array, Float64Array, Int64Array, PrimitiveArray,
 };
 use arrow::buffer::NullBuffer;
-use arrow::datatypes::{
-    DECIMAL128_MAX_PRECISION, DataType, Decimal128Type, Decimal256Type, Field, Float64Type, i256,
-};
+use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Decimal128Type, Decimal256Type, Field, Float64Type, i256};
 use datafusion::error::DataFusionError;
 use datafusion::physical_expr::aggregate::utils::DecimalAverager;
 

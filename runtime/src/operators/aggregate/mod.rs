@@ -39,7 +39,7 @@ use weir_storage::{Epoch, key_group_of};
 use self::call::Rows;
 use self::groups::Groups;
 use self::plan::Call;
-use self::store::Store;
+use self::store::{Pending, Store};
 use super::Site;
 use super::filter::keep;
 use crate::error::{Result, RuntimeError};
@@ -424,8 +424,7 @@ impl Operator for Aggregate {
         let first = self.groups.touch(chunk.ops().map(|ops| ops.values().as_ref()), positions);
         self.remember(first);
         for call in &mut self.calls {
-            let args =
-                call.args.iter().map(|arg| self.site.column(arg, batch)).collect::<Result<Vec<_>>>()?;
+            let args = call.args.iter().map(|arg| self.site.column(arg, batch)).collect::<Result<Vec<_>>>()?;
             let mask = call.filter.as_ref().map(|filter| self.site.mask(filter, batch)).transpose()?;
             let rows = Rows {
                 args: &args,
@@ -481,7 +480,7 @@ impl Operator for Aggregate {
         if self.window_end.is_some() {
             self.next_stored_end = self.store.due(i64::MIN)?.1;
         }
-        if let Some((keys, emitted, remembered)) = self.store.read_pending()? {
+        if let Some(Pending { keys, emitted, remembered }) = self.store.read_pending()? {
             let columns = self.groups.decode(&keys)?;
             self.assign(&columns, keys.len())?;
             for place in 0..keys.len() {

@@ -20,6 +20,7 @@ use super::call::{Kernel, Rows, column, state_column};
 use super::extreme::End;
 use super::keys::KeyArena;
 use crate::error::{Result, RuntimeError};
+use crate::operators::TableChange;
 
 /// A value of a group whose count changed: what it was and what it is.
 struct Change {
@@ -75,7 +76,7 @@ impl Values {
             change.after += change.before;
         }
         let counts: Vec<[u8; 8]> = changes.iter().map(|change| change.after.to_be_bytes()).collect();
-        let writes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> = wanted
+        let writes: Vec<TableChange<'_>> = wanted
             .iter()
             .zip(changes.iter().zip(&counts))
             .map(|((group, key), (change, count))| (*group, *key, (change.after != 0).then_some(&count[..])))
@@ -85,12 +86,7 @@ impl Values {
     }
 
     /// Visits the values of a group that are there, in order.
-    fn visit(
-        &self,
-        group: usize,
-        keys: &KeyArena,
-        mut each: impl FnMut(&[u8], i64) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn visit(&self, group: usize, keys: &KeyArena, mut each: impl FnMut(&[u8], i64) -> ControlFlow<()>) -> Result<()> {
         let (key_group, key) = keys.place(group);
         let mut damaged = None;
         self.table.scan_prefix(key_group, key, &mut |entry, stored| match count(stored) {
@@ -367,9 +363,7 @@ impl Kernel for Recompute {
         };
         let computed = computed.as_boolean();
         (0..results.len())
-            .map(|i| {
-                Ok(if computed.value(i) { Some(ScalarValue::try_from_array(results, i)?) } else { None })
-            })
+            .map(|i| Ok(if computed.value(i) { Some(ScalarValue::try_from_array(results, i)?) } else { None }))
             .collect()
     }
 

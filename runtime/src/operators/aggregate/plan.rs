@@ -64,7 +64,7 @@ pub(super) fn call(
     };
 
     if plain {
-        if name == "count" && args.iter().all(|arg| is_constant(arg)) {
+        if name == "count" && args.iter().all(is_constant) {
             return Ok(done(cells(Count), Vec::new(), false));
         }
         if let Some(state) = linear(name, &types, &result)? {

@@ -18,12 +18,19 @@ use super::groups::Groups;
 use super::plan::Call;
 use crate::error::Result;
 use crate::operator::StateAccess;
+use crate::operators::{OwnedChange, TableChange};
 
 /// Groups written or read at a time.
 const BLOCK: usize = 4096;
 
-/// A change of a table, with its key and value owned.
-type Change = (KeyGroup, Vec<u8>, Option<Vec<u8>>);
+/// Groups that had been touched when an unaligned snapshot was taken.
+pub(super) struct Pending {
+    pub(super) keys: Vec<Box<[u8]>>,
+    /// Whether the group's row had been emitted.
+    pub(super) emitted: Vec<bool>,
+    /// The remembered columns of each call.
+    pub(super) remembered: Vec<Vec<ArrayRef>>,
+}
 
 /// The tables, and how rows of them are encoded.
 pub(super) struct Store {
@@ -123,7 +130,7 @@ impl Store {
                 columns.extend(call.state.export(&kept)?);
             }
             let rows = self.codec.encode_rows(&columns, kept.len())?;
-            let mut writes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> = Vec::with_capacity(block.len());
+            let mut writes: Vec<TableChange<'_>> = Vec::with_capacity(block.len());
             for (group, row) in kept.iter().zip(rows.iter()) {
                 let (key_group, key) = groups.keys.place(*group);
                 writes.push((key_group, key, Some(row)));
@@ -135,7 +142,7 @@ impl Store {
             self.groups.write(&writes)?;
             if let (Some(timers), Some(ends)) = (&self.timers, ends) {
                 let set = kept.iter().filter(|group| !groups.known[**group].stored).map(|group| (*group, true));
-                let changes: Vec<Change> = set
+                let changes: Vec<OwnedChange> = set
                     .chain(gone.iter().map(|group| (*group, false)))
                     .map(|(group, set)| timer(groups, ends, group, set))
                     .collect();
@@ -157,7 +164,7 @@ impl Store {
     /// Deletes groups whose window has closed.
     pub(super) fn delete(&self, groups: &Groups, closed: &[usize], ends: &[i64]) -> Result<()> {
         let stored: Vec<usize> = closed.iter().copied().filter(|group| groups.known[*group].stored).collect();
-        let writes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> = stored
+        let writes: Vec<TableChange<'_>> = stored
             .iter()
             .map(|group| {
                 let (key_group, key) = groups.keys.place(*group);
@@ -166,7 +173,7 @@ impl Store {
             .collect();
         self.groups.write(&writes)?;
         if let Some(timers) = &self.timers {
-            let changes: Vec<Change> = stored.iter().map(|group| timer(groups, ends, *group, false)).collect();
+            let changes: Vec<OwnedChange> = stored.iter().map(|group| timer(groups, ends, *group, false)).collect();
             write(timers, &changes)?;
         }
         Ok(())
@@ -195,7 +202,7 @@ impl Store {
 
     /// Replaces what `pending` holds by the touched groups as they were when last emitted.
     pub(super) fn write_pending(&mut self, groups: &Groups, calls: &[Call]) -> Result<()> {
-        let gone: Vec<(KeyGroup, &[u8], Option<&[u8]>)> =
+        let gone: Vec<TableChange<'_>> =
             self.pending_keys.iter().map(|(group, key)| (*group, key.as_slice(), None)).collect();
         self.pending.write(&gone)?;
         self.pending_keys.clear();
@@ -208,15 +215,15 @@ impl Store {
         }
         let rows = self.pending_codec.encode(&columns)?;
         let places: Vec<(KeyGroup, &[u8])> = groups.touched.iter().map(|group| groups.keys.place(*group)).collect();
-        let writes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> =
+        let writes: Vec<TableChange<'_>> =
             places.iter().zip(rows.iter()).map(|((group, key), row)| (*group, *key, Some(row))).collect();
         self.pending.write(&writes)?;
         self.pending_keys = places.iter().map(|(group, key)| (*group, key.to_vec())).collect();
         Ok(())
     }
 
-    /// What `pending` holds after a restore: keys, whether each was emitted, and the remembered columns of each call.
-    pub(super) fn read_pending(&mut self) -> Result<Option<(Vec<Box<[u8]>>, Vec<bool>, Vec<Vec<ArrayRef>>)>> {
+    /// What `pending` holds after a restore.
+    pub(super) fn read_pending(&mut self) -> Result<Option<Pending>> {
         let (mut keys, mut rows): (Vec<Box<[u8]>>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
         for key_group in self.pending.range().groups() {
             let pending_keys = &mut self.pending_keys;
@@ -233,12 +240,13 @@ impl Store {
         let columns = self.pending_codec.decode(rows.iter().map(Vec::as_slice))?;
         let emitted = columns[0].as_boolean();
         let emitted = (0..emitted.len()).map(|i| emitted.value(i)).collect();
-        Ok(Some((keys, emitted, self.split(&columns[1..]).into_iter().map(<[ArrayRef]>::to_vec).collect())))
+        let remembered = self.split(&columns[1..]).into_iter().map(<[ArrayRef]>::to_vec).collect();
+        Ok(Some(Pending { keys, emitted, remembered }))
     }
 }
 
 /// The entry of `timers` for a group: its window end, so encoded that earlier ends sort first, and its key.
-fn timer(groups: &Groups, ends: &[i64], group: usize, set: bool) -> Change {
+fn timer(groups: &Groups, ends: &[i64], group: usize, set: bool) -> OwnedChange {
     let (key_group, key) = groups.keys.place(group);
     let end = (ends[group] as u64 ^ (1 << 63)).to_be_bytes();
     (key_group, [&end[..], key].concat(), set.then(Vec::new))
@@ -249,8 +257,8 @@ fn timer_parts(timer: &[u8]) -> Option<(i64, &[u8])> {
     Some(((u64::from_be_bytes(*end) ^ (1 << 63)) as i64, key))
 }
 
-fn write(table: &StateTable, changes: &[Change]) -> Result<()> {
-    let changes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> =
+fn write(table: &StateTable, changes: &[OwnedChange]) -> Result<()> {
+    let changes: Vec<TableChange<'_>> =
         changes.iter().map(|(group, key, value)| (*group, key.as_slice(), value.as_deref())).collect();
     Ok(table.write(&changes)?)
 }

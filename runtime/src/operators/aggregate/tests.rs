@@ -242,7 +242,8 @@ fn sorted_by(
     input: &SchemaRef,
 ) -> AggregateCall {
     let order = PhysicalSortExpr::new(col(by, input), SortOptions { descending, nulls_first: false });
-    let builder = AggregateExprBuilder::new(function, args).schema(Arc::clone(input)).alias("call").order_by(vec![order]);
+    let builder =
+        AggregateExprBuilder::new(function, args).schema(Arc::clone(input)).alias("call").order_by(vec![order]);
     AggregateCall { function: Arc::new(builder.build().expect("a call")), filter: None }
 }
 
@@ -386,11 +387,14 @@ fn random_run(seed: u64, group: &[usize], changelog: bool, cache: usize) {
                 // Within an epoch a retraction may come before its insertion.
                 changes.reverse();
             }
-            h.batch(0, &changes.join("\n"));
-            match rng.random_range(0..6) {
-                0 => h.crash(),
-                1 => drop(h.checkpoint()),
-                _ => {}
+            let split = rng.random_range(0..=changes.len());
+            for part in [&changes[..split], &changes[split..]] {
+                h.batch(0, &part.join("\n"));
+                match rng.random_range(0..8) {
+                    0 => h.crash(),
+                    1 => drop(h.checkpoint()),
+                    _ => {}
+                }
             }
         }
         h.epoch();
@@ -409,6 +413,74 @@ fn random_changes_add_up_to_the_oracles_answer() {
             for changelog in [false, true] {
                 random_run(seed, group, changelog, LARGE);
                 random_run(seed, group, changelog, 3000);
+            }
+        }
+    }
+}
+
+/// Windows of length 10 that close while rows, some of them late, come in; with crashes and little memory.
+fn random_windows(seed: u64, emit: Emit, changelog: bool, cache: usize) {
+    let input = schema("window_end timestamp, k bigint, i bigint, f double, d decimal, s text, b boolean");
+    let calls = all_kinds(&input);
+    let output = output(&input, &[0, 1], &calls);
+    let mut h = aggregate(&input, &[0, 1], calls.clone(), changelog, Some((0, emit)), cache);
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (mut rows, mut late): (BTreeMap<String, i64>, usize) = (BTreeMap::new(), 0);
+    let mut watermark = 0;
+    for _ in 0..25 {
+        let mut changes = Vec::new();
+        for _ in 0..rng.random_range(0..6) {
+            let end = (watermark / 10 + rng.random_range(0..4)) * 10;
+            let cells = random_row(&mut rng, 2);
+            let cells: Vec<&str> = cells.split(' ').collect();
+            let row = format!("{end} {} {}", cells[0], cells[2..].join(" "));
+            if end <= watermark && watermark > 0 {
+                late += 1;
+            } else {
+                *rows.entry(row.clone()).or_default() += 1;
+            }
+            changes.push(format!("+ {row}"));
+        }
+        let open = |row: &String| row.split(' ').next().and_then(|end| end.parse::<i64>().ok()) > Some(watermark);
+        let victim = rows.keys().find(|row| open(row)).cloned();
+        if let Some(victim) = victim.filter(|_| changelog && rng.random_ratio(1, 2)) {
+            changes.push(format!("- {victim}"));
+            if rows[&victim] == 1 {
+                rows.remove(&victim)
+            } else {
+                rows.insert(victim.clone(), rows[&victim] - 1)
+            };
+        }
+        h.batch(0, &changes.join("\n"));
+        if rng.random_ratio(1, 4) {
+            h.crash();
+        }
+        if rng.random_ratio(1, 2) {
+            h.epoch();
+        }
+        if rng.random_ratio(1, 2) {
+            watermark += rng.random_range(1..12);
+            h.watermark(watermark);
+        }
+        if rng.random_ratio(1, 4) {
+            h.crash();
+        }
+    }
+    h.epoch();
+    h.watermark(i64::MAX);
+    h.epoch();
+    let run = format!("seed {seed} {emit:?} changelog {changelog} cache {cache}");
+    assert_eq!(h.folded(), expected(&input, &rows, 2, &calls, &output), "{run}");
+    assert_eq!((h.late_rows().len(), h.stored_rows()), (late, 0), "{run}");
+}
+
+#[test]
+fn random_windows_add_up_to_the_oracles_answer() {
+    for seed in 0..8 {
+        for emit in [Emit::Changes, Emit::OnWindowClose] {
+            for changelog in [false, true] {
+                random_windows(seed, emit, changelog, LARGE);
+                random_windows(seed, emit, changelog, 2000);
             }
         }
     }

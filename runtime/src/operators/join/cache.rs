@@ -10,6 +10,7 @@ use weir_storage::{KeyGroup, StateTable};
 
 use crate::error::Result;
 use crate::operators::view_codec::{split_value, value};
+use crate::operators::{OwnedChange, TableChange};
 
 /// Bytes that a row takes besides its own.
 const OVERHEAD: usize = 96;
@@ -84,18 +85,18 @@ impl Cache {
         for (table, side) in self.tables.iter().zip(&mut rows.sides) {
             let mut damaged = None;
             let bytes = &mut self.bytes;
-            table.scan_prefix(group_of(key), key, &mut |entry, stored| {
-                match split_value(stored).and_then(|(weight, rest)| Ok((weight, split_value(rest)?.0))) {
-                    Ok((weight, degree)) => {
-                        let row = &entry[key.len()..];
-                        *bytes += row.len() + OVERHEAD;
-                        side.insert(row.into(), Held { weight, degree, dirty: false, stored: true });
-                        ControlFlow::Continue(())
-                    }
-                    Err(error) => {
-                        damaged = Some(error);
-                        ControlFlow::Break(())
-                    }
+            table.scan_prefix(group_of(key), key, &mut |entry, stored| match split_value(stored)
+                .and_then(|(weight, rest)| Ok((weight, split_value(rest)?.0)))
+            {
+                Ok((weight, degree)) => {
+                    let row = &entry[key.len()..];
+                    *bytes += row.len() + OVERHEAD;
+                    side.insert(row.into(), Held { weight, degree, dirty: false, stored: true });
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    damaged = Some(error);
+                    ControlFlow::Break(())
                 }
             })?;
             if let Some(error) = damaged {
@@ -147,7 +148,7 @@ impl Cache {
     /// Writes what the tables do not have, and forgets rows that are gone.
     pub(super) fn write_back(&mut self, group_of: impl Fn(&[u8]) -> KeyGroup) -> Result<()> {
         for (side, table) in self.tables.iter().enumerate() {
-            let mut changes: Vec<(KeyGroup, Vec<u8>, Option<Vec<u8>>)> = Vec::new();
+            let mut changes: Vec<OwnedChange> = Vec::new();
             for slot in &self.dirty {
                 let Some((key, rows)) = self.keys.get_index_mut(*slot) else { continue };
                 let group = group_of(key);
@@ -170,7 +171,7 @@ impl Cache {
                     held.weight != 0
                 });
             }
-            let changes: Vec<(KeyGroup, &[u8], Option<&[u8]>)> =
+            let changes: Vec<TableChange<'_>> =
                 changes.iter().map(|(group, key, value)| (*group, key.as_slice(), value.as_deref())).collect();
             table.write(&changes)?;
         }

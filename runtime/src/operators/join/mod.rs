@@ -19,7 +19,9 @@ mod tests;
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, Int8Array, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, BooleanArray, Int8Array, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
+};
 use arrow::compute::{is_null, or, take};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use weir_storage::{KeyEncoder, RowCodec};
@@ -148,13 +150,7 @@ impl Join {
     }
 
     /// Columns of pairs in output order, whichever side `own` is.
-    fn pair(
-        &self,
-        side: usize,
-        own: &RecordBatch,
-        other: &RecordBatch,
-        picked: &Picked,
-    ) -> Result<Vec<ArrayRef>> {
+    fn pair(&self, side: usize, own: &RecordBatch, other: &RecordBatch, picked: &Picked) -> Result<Vec<ArrayRef>> {
         let (own_places, other_places) =
             (UInt32Array::from(picked.own.clone()), UInt32Array::from(picked.other.clone()));
         let own = take_columns(own, &own_places)?;

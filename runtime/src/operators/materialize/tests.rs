@@ -132,7 +132,8 @@ fn changes_gathered_before_an_unaligned_snapshot_come_back() {
         h.epoch();
         h.crash();
         h.epoch();
-        let expected = if changelog { vec!["1 c", "2 b", "3 d", "4 e"] } else { vec!["1 a", "1 c", "2 b", "3 d", "4 e"] };
+        let expected =
+            if changelog { vec!["1 c", "2 b", "3 d", "4 e"] } else { vec!["1 a", "1 c", "2 b", "3 d", "4 e"] };
         assert_eq!(read(&h), expected, "{key:?} {upsert} {changelog}");
         assert_eq!(h.folded().lines().collect::<Vec<_>>(), expected);
     }
