@@ -7,6 +7,8 @@
 //!                         └──── serving/ ◄───────┘   views as tables, subscriptions, system relations
 //! ```
 
+pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod pg;
 pub mod session;

@@ -19,8 +19,8 @@ use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription, RowDescription};
 use pgwire::messages::extendedquery::{
-    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended,
-    Sync as PgSync, TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
+    TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
 };
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, NoticeResponse, TransactionStatus};
 use pgwire::messages::simplequery::Query;
@@ -350,7 +350,9 @@ impl State {
             let name = message.statement_name.as_deref().unwrap_or_default();
             return Err(refused(
                 "08P01",
-                format!("bind message supplies {given} parameters, but prepared statement \"{name}\" requires {wanted}"),
+                format!(
+                    "bind message supplies {given} parameters, but prepared statement \"{name}\" requires {wanted}"
+                ),
             ));
         }
         let parameters = message

@@ -14,7 +14,8 @@ mod tables;
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, MemoryCatalogProvider, MemoryCatalogProviderList};
 use datafusion::common::ParamValues;
 use datafusion::error::DataFusionError;
@@ -128,22 +129,21 @@ async fn run(
     let physical = state.create_physical_plan(&plan).await.map_err(from_datafusion)?;
     let rows = execute_stream(physical, state.task_ctx()).map_err(from_datafusion)?;
     // The columns as they were described, with the metadata that tells an oid from an integer.
-    let schema = if announced.fields().len() == rows.schema().fields().len() { announced } else { rows.schema() };
-    Ok((Arc::clone(&schema), rename(rows, schema)))
+    let same = |(a, b): (&Arc<Field>, &Arc<Field>)| a.data_type() == b.data_type();
+    let agree = announced.fields().len() == rows.schema().fields().len()
+        && announced.fields().iter().zip(rows.schema().fields()).all(same);
+    Ok(if agree { (Arc::clone(&announced), rename(rows, announced)) } else { (rows.schema(), rows) })
 }
 
-/// The same rows under the announced schema, where the types agree.
+/// The same rows under the announced schema.
 fn rename(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecordBatchStream {
     use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
     use futures::StreamExt;
     let target = Arc::clone(&schema);
     let renamed = rows.map(move |batch| {
         let batch = batch?;
-        match batch.clone().with_schema(Arc::clone(&target)) {
-            Ok(batch) => Ok(batch),
-            // Stricter nullability than the rows have, or another type than was planned: as they come.
-            Err(_) => Ok(batch),
-        }
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&target), batch.columns().to_vec(), &options)?)
     });
     Box::pin(RecordBatchStreamAdapter::new(schema, renamed))
 }
@@ -151,10 +151,7 @@ fn rename(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecordB
 async fn plan(snapshot: &Arc<Snapshot>, sql: &str) -> Result<(SessionState, LogicalPlan), SqlError> {
     let state = state(snapshot)?;
     let statement = rewrite::rewrite(sql)?;
-    let plan = state
-        .statement_to_plan(DfStatement::Statement(Box::new(statement)))
-        .await
-        .map_err(from_datafusion)?;
+    let plan = state.statement_to_plan(DfStatement::Statement(Box::new(statement))).await.map_err(from_datafusion)?;
     Ok((state, plan))
 }
 
@@ -171,9 +168,8 @@ fn state(snapshot: &Arc<Snapshot>) -> Result<SessionState, SqlError> {
     register("public", Arc::new(RelationSchemas::new(Arc::clone(snapshot))) as _)?;
     let catalogs = MemoryCatalogProviderList::new();
     catalogs.register_catalog(super::DATABASE.to_owned(), Arc::new(database));
-    let state = SessionStateBuilder::new_from_existing(fixed.state.clone())
-        .with_catalog_list(Arc::new(catalogs))
-        .build();
+    let state =
+        SessionStateBuilder::new_from_existing(fixed.state.clone()).with_catalog_list(Arc::new(catalogs)).build();
     let context = SessionContext::new_with_state(state);
     for function in CatalogFunctions::new(snapshot).all() {
         context.register_udf(function);

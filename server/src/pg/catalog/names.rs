@@ -27,8 +27,16 @@ const FIRST: u32 = 16_384;
 
 /// Catalogs that Weir has beside those of `datafusion-pg-catalog`.
 pub(super) const OWN_TABLES: &[&str] = &[
-    "pg_cursors", "pg_prepared_statements", "pg_stat_activity", "pg_user", "pg_indexes", "pg_sequences", "pg_locks",
-    "pg_available_extensions", "pg_timezone_names", "pg_stat_database",
+    "pg_cursors",
+    "pg_prepared_statements",
+    "pg_stat_activity",
+    "pg_user",
+    "pg_indexes",
+    "pg_sequences",
+    "pg_locks",
+    "pg_available_extensions",
+    "pg_timezone_names",
+    "pg_stat_database",
 ];
 
 /// Numbers of relations and of what belongs to them. A name keeps its number while the catalog changes around it,
@@ -135,7 +143,8 @@ impl Visitor for Seen {
                 self.function |= ident.value.eq_ignore_ascii_case("current_schema");
             }
             Expr::Cast { data_type, .. } => {
-                self.function |= data_type.to_string().to_lowercase().trim_start_matches("pg_catalog.").starts_with("reg");
+                self.function |=
+                    data_type.to_string().to_lowercase().trim_start_matches("pg_catalog.").starts_with("reg");
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Decimal256Type, Field, Float32Type, Float64Type, Int16Type, Int32Type,
-    Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit, Time64MicrosecondType, TimestampMicrosecondType,
+    Int64Type, IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
     UInt64Type,
 };
 use arrow::record_batch::RecordBatch;
@@ -26,8 +26,8 @@ use bytes::{BufMut, BytesMut};
 use pgwire::api::Type;
 use pgwire::api::results::{FieldFormat, FieldInfo};
 use pgwire::messages::data::DataRow;
-use weir_planner::{ErrorKind, SqlError};
 use weir_planner::types::TYPE_KEY;
+use weir_planner::{ErrorKind, SqlError};
 
 use super::types::{element_type, pg_type};
 
@@ -64,8 +64,17 @@ pub(super) enum Cells {
     Timestamp(arrow::array::TimestampMicrosecondArray, bool),
     Interval(IntervalMonthDayNanoArray),
     /// Where each row's elements lie, the elements, their type, the nulls of the rows.
-    List { offsets: OffsetBuffer<i64>, values: Box<Cells>, element: Type, nested: bool, rows: ArrayRef },
-    Struct { fields: Vec<(Cells, Type)>, rows: ArrayRef },
+    List {
+        offsets: OffsetBuffer<i64>,
+        values: Box<Cells>,
+        element: Type,
+        nested: bool,
+        rows: ArrayRef,
+    },
+    Struct {
+        fields: Vec<(Cells, Type)>,
+        rows: ArrayRef,
+    },
     /// What PostgreSQL has no type for, as Arrow prints it.
     Other(ArrayRef),
 }
@@ -78,7 +87,9 @@ impl Cells {
         Ok(match array.data_type() {
             DataType::Null => Self::Null,
             DataType::Boolean => Self::Bool(array.as_boolean().clone()),
-            DataType::Int8 | DataType::UInt8 => Self::Int2(converted(DataType::Int16)?.as_primitive::<Int16Type>().clone()),
+            DataType::Int8 | DataType::UInt8 => {
+                Self::Int2(converted(DataType::Int16)?.as_primitive::<Int16Type>().clone())
+            }
             DataType::Int16 => Self::Int2(array.as_primitive::<Int16Type>().clone()),
             DataType::UInt16 => Self::Int4(converted(DataType::Int32)?.as_primitive::<Int32Type>().clone()),
             DataType::Int32 if field.metadata().contains_key(PG_OID_ALIAS_KEY) => {
@@ -91,9 +102,10 @@ impl Cells {
             DataType::Float16 => Self::Float4(converted(DataType::Float32)?.as_primitive::<Float32Type>().clone()),
             DataType::Float32 => Self::Float4(array.as_primitive::<Float32Type>().clone()),
             DataType::Float64 => Self::Float8(array.as_primitive::<Float64Type>().clone()),
-            DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) => {
-                Self::Numeric(converted(DataType::Decimal128(38, *scale))?.as_primitive::<Decimal128Type>().clone(), *scale)
-            }
+            DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) => Self::Numeric(
+                converted(DataType::Decimal128(38, *scale))?.as_primitive::<Decimal128Type>().clone(),
+                *scale,
+            ),
             DataType::Decimal128(_, scale) => Self::Numeric(array.as_primitive::<Decimal128Type>().clone(), *scale),
             DataType::Decimal256(_, scale) => Self::BigNumeric(array.as_primitive::<Decimal256Type>().clone(), *scale),
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View if tagged == Some("jsonb") => {
@@ -129,7 +141,8 @@ impl Cells {
                 Self::Interval(converted(to)?.as_primitive::<IntervalMonthDayNanoType>().clone())
             }
             DataType::Dictionary(_, value) => {
-                let plain = Field::new(field.name(), value.as_ref().clone(), true).with_metadata(field.metadata().clone());
+                let plain =
+                    Field::new(field.name(), value.as_ref().clone(), true).with_metadata(field.metadata().clone());
                 Self::new(&converted(value.as_ref().clone())?, &plain)?
             }
             DataType::List(item) => {
@@ -313,6 +326,15 @@ pub(super) fn copy_rows(batch: &RecordBatch) -> Result<impl Iterator<Item = Resu
     }))
 }
 
+/// A batch in COPY's text format.
+pub fn copy_text(batch: &RecordBatch) -> Result<Vec<u8>, SqlError> {
+    let mut text = Vec::new();
+    for line in copy_rows(batch)? {
+        text.extend_from_slice(&line?);
+    }
+    Ok(text)
+}
+
 /// The rows of a batch as text, `None` for null: what `weir run` and other printers show, in psql's spelling.
 pub fn text_rows(batch: &RecordBatch) -> Result<Vec<Vec<Option<String>>>, SqlError> {
     let columns = columns(batch)?;
@@ -357,16 +379,11 @@ mod tests {
 
     #[test]
     fn rows_carry_lengths_and_nulls() {
-        let schema = Arc::new(Schema::new(vec![
-            Field::new("a", DataType::Int32, true),
-            Field::new("b", DataType::Utf8, true),
-        ]));
+        let schema =
+            Arc::new(Schema::new(vec![Field::new("a", DataType::Int32, true), Field::new("b", DataType::Utf8, true)]));
         let batch = RecordBatch::try_new(
             Arc::clone(&schema),
-            vec![
-                Arc::new(Int32Array::from(vec![Some(7), None])),
-                Arc::new(StringArray::from(vec![None, Some("hé")])),
-            ],
+            vec![Arc::new(Int32Array::from(vec![Some(7), None])), Arc::new(StringArray::from(vec![None, Some("hé")]))],
         )
         .unwrap();
         let encoder = RowEncoder::new(&field_infos(&schema, &[1, 0]));
@@ -391,13 +408,16 @@ mod tests {
         nested.append(true);
         assert_eq!(text_of(Arc::new(nested.finish())), [Some("{{1,2},{3,NULL}}".to_owned())]);
         let record = StructArray::from(vec![
-            (Arc::new(Field::new("a", DataType::Int32, true)), Arc::new(Int32Array::from(vec![Some(1), None])) as ArrayRef),
-            (Arc::new(Field::new("b", DataType::Utf8, true)), Arc::new(StringArray::from(vec!["x y", "p\"q"])) as ArrayRef),
+            (
+                Arc::new(Field::new("a", DataType::Int32, true)),
+                Arc::new(Int32Array::from(vec![Some(1), None])) as ArrayRef,
+            ),
+            (
+                Arc::new(Field::new("b", DataType::Utf8, true)),
+                Arc::new(StringArray::from(vec!["x y", "p\"q"])) as ArrayRef,
+            ),
         ]);
-        assert_eq!(
-            text_of(Arc::new(record)),
-            [Some(r#"(1,"x y")"#.to_owned()), Some(r#"(,"p""q")"#.to_owned())]
-        );
+        assert_eq!(text_of(Arc::new(record)), [Some(r#"(1,"x y")"#.to_owned()), Some(r#"(,"p""q")"#.to_owned())]);
     }
 
     #[test]
@@ -412,10 +432,8 @@ mod tests {
 
     #[test]
     fn copy_escapes_what_would_break_a_line() {
-        let schema = Arc::new(Schema::new(vec![
-            Field::new("a", DataType::Utf8, true),
-            Field::new("b", DataType::Int64, true),
-        ]));
+        let schema =
+            Arc::new(Schema::new(vec![Field::new("a", DataType::Utf8, true), Field::new("b", DataType::Int64, true)]));
         let batch = RecordBatch::try_new(
             schema,
             vec![

@@ -113,6 +113,5 @@ fn needs_quotes_in_array(text: &[u8]) -> bool {
 }
 
 fn needs_quotes_in_record(text: &[u8]) -> bool {
-    text.is_empty()
-        || text.iter().any(|c| matches!(c, b'(' | b')' | b',' | b'"' | b'\\') || c.is_ascii_whitespace())
+    text.is_empty() || text.iter().any(|c| matches!(c, b'(' | b')' | b',' | b'"' | b'\\') || c.is_ascii_whitespace())
 }
