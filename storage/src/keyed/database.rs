@@ -10,7 +10,7 @@ use rocksdb::{
 use super::{
     StateResources,
     directory::{InstanceDir, StagingDir},
-    key,
+    key, order,
 };
 use crate::{KeyGroup, KeyGroupRange, Result, StorageError, TableId};
 
@@ -66,7 +66,7 @@ impl Database {
         let family = self.family()?;
         let options = read_options(at);
         // In key order, neighbours share blocks.
-        let order = sorted_order(keys.len(), |index| keys[index]);
+        let order = order::sorted(keys.len(), |index| keys[index]);
         let mut scratch = Vec::new();
         let mut ends = Vec::with_capacity(LOOKUP.min(keys.len()));
         for chunk in order.chunks(LOOKUP) {
@@ -110,7 +110,7 @@ impl Database {
         let mut batch = WriteBatch::with_capacity_bytes(bytes);
         let mut scratch = Vec::new();
         // In key order, each insertion finds its place next to the one before.
-        for index in sorted_order(changes.len(), |index| (changes[index].0, changes[index].1)) {
+        for index in order::sorted(changes.len(), |index| (changes[index].0, changes[index].1)) {
             let (group, key, value) = changes[index as usize];
             scratch.clear();
             key::push(&mut scratch, group, table, key);
@@ -242,13 +242,6 @@ impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Database").field("path", &self.home.path()).field("range", &self.range).finish_non_exhaustive()
     }
-}
-
-/// Indices of keys in the order of keys on disk; of equal ones the first first.
-fn sorted_order<'a>(count: usize, key: impl Fn(usize) -> (KeyGroup, &'a [u8])) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..count as u32).collect();
-    order.sort_by(|left, right| key(*left as usize).cmp(&key(*right as usize)));
-    order
 }
 
 fn read_options(at: Option<&Snapshot<'_>>) -> ReadOptions {

@@ -16,6 +16,7 @@ mod codec;
 mod database;
 mod directory;
 mod key;
+mod order;
 mod resources;
 mod restore;
 mod snapshot;

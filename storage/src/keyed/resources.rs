@@ -4,8 +4,8 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use rocksdb::{
-    BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, LogLevel, Options, UniversalCompactOptions,
-    WriteBufferManager,
+    BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, DataBlockIndexType, LogLevel, Options,
+    UniversalCompactOptions, WriteBufferManager,
 };
 use uuid::Uuid;
 
@@ -91,6 +91,7 @@ impl StateResources {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.shared.cache);
         table.set_block_size(8 << 10);
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
         table.set_bloom_filter(10.0, false);
         table.set_whole_key_filtering(true);
         table.set_cache_index_and_filter_blocks(true);
