@@ -40,7 +40,7 @@ pub(super) trait Connection: Send {
 pub(super) trait Backend: Send + Sync + 'static {
     fn server(&self) -> ServerInfo;
     fn connect(&self) -> Box<dyn Connection>;
-    fn relations(&self) -> Vec<Relation>;
+    fn relations(&self) -> Vec<Arc<Relation>>;
     fn queries(&self) -> Vec<QueryInfo>;
     fn operators(&self, query: &str) -> Option<Vec<OperatorInfo>>;
     fn checkpoints(&self, query: Option<&str>) -> Result<Vec<CheckpointRow>, SqlError>;
@@ -71,7 +71,7 @@ impl Backend for EngineBackend {
     fn server(&self) -> ServerInfo {
         ServerInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            store: self.engine.config.store.clone(),
+            store: self.engine.store_url().to_owned(),
             listen_sql: self.engine.config.listen_sql.map(|address| address.to_string()),
             listen_http: self.address.to_string(),
         }
@@ -81,7 +81,7 @@ impl Backend for EngineBackend {
         Box::new(self.engine.session("http"))
     }
 
-    fn relations(&self) -> Vec<Relation> {
+    fn relations(&self) -> Vec<Arc<Relation>> {
         self.engine.relations()
     }
 

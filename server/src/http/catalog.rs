@@ -131,7 +131,7 @@ pub(super) fn undefined<'a>(what: &str, name: &str, known: impl IntoIterator<Ite
     responses((status = 200, description = "All relations, by name", body = Relations))
 )]
 pub(super) async fn list(State(app): State<App>) -> Json<Relations> {
-    Json(Relations { relations: app.backend.relations().iter().map(RelationInfo::from).collect() })
+    Json(Relations { relations: app.backend.relations().iter().map(|relation| RelationInfo::from(relation.as_ref())).collect() })
 }
 
 /// Describe one relation.
@@ -146,7 +146,7 @@ pub(super) async fn list(State(app): State<App>) -> Json<Relations> {
 pub(super) async fn one(State(app): State<App>, Path(name): Path<String>) -> Result<Json<RelationInfo>, Problem> {
     let relations = app.backend.relations();
     match relations.iter().find(|relation| relation.name == name) {
-        Some(relation) => Ok(Json(relation.into())),
+        Some(relation) => Ok(Json(relation.as_ref().into())),
         None => Err(undefined("relation", &name, relations.iter().map(|relation| relation.name.as_str()))),
     }
 }

@@ -8,6 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -97,10 +99,6 @@ fn seconds(registry: &mut Registry, name: &str, help: &str) -> Seconds {
     family
 }
 
-fn ratio() -> Option<Unit> {
-    Some(Unit::Ratios)
-}
-
 fn server(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInfo]) {
     let build = gauges(registry, "weir_build_info", "Version of the server, as a label", None);
     build.get_or_create(&vec![("version", backend.server().version)]).set(1.0);
@@ -129,7 +127,7 @@ fn query(registry: &mut Registry, queries: &[QueryInfo]) {
         registry,
         "weir_query_back_pressure",
         "Share of the last second that the most held-back task waited for room downstream",
-        ratio(),
+        Some(Unit::Other("ratio".to_owned())),
     );
     for one in queries {
         let labels = vec![("query", one.name.clone()), ("kind", one.kind.clone())];
@@ -229,13 +227,17 @@ fn checkpoints(registry: &mut Registry, rows: &[CheckpointRow]) {
 /// The process, under the names that every Prometheus client uses.
 fn process(registry: &mut Registry) {
     let none = Labels::new();
-    if let Some(usage) = Usage::read() {
-        let memory = gauges(registry, "process_resident_memory", "Memory that the process holds", Some(Unit::Bytes));
-        memory.get_or_create(&none).set(usage.resident_bytes);
+    if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let cpu = seconds(registry, "process_cpu", "Processor time that the process used");
-        cpu.get_or_create(&none).inc_by(usage.cpu_seconds);
+        let time = |value: TimeVal| value.tv_sec() as f64 + value.tv_usec() as f64 / 1e6;
+        cpu.get_or_create(&none).inc_by(time(usage.user_time()) + time(usage.system_time()));
+    }
+    // Linux tells the rest; elsewhere there is nothing to read.
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
+        let memory = gauges(registry, "process_resident_memory", "Memory that the process holds", Some(Unit::Bytes));
+        memory.get_or_create(&none).set(field(&status, "VmRSS").unwrap_or_default() * 1024.0);
         let threads = gauges(registry, "process_threads", "Threads of the process", None);
-        threads.get_or_create(&none).set(usage.threads);
+        threads.get_or_create(&none).set(field(&status, "Threads").unwrap_or_default());
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
         let files = gauges(registry, "process_open_fds", "Open file descriptors", None);
@@ -243,43 +245,21 @@ fn process(registry: &mut Registry) {
     }
 }
 
-#[derive(Debug, PartialEq)]
-struct Usage {
-    cpu_seconds: f64,
-    threads: f64,
-    resident_bytes: f64,
-}
-
-impl Usage {
-    /// From Linux's /proc; elsewhere there is nothing to tell.
-    fn read() -> Option<Self> {
-        let configured = |name| nix::unistd::sysconf(name).ok().flatten().map(|value| value as f64);
-        let ticks = configured(nix::unistd::SysconfVar::CLK_TCK)?;
-        let page = configured(nix::unistd::SysconfVar::PAGE_SIZE)?;
-        Self::parse(&std::fs::read_to_string("/proc/self/stat").ok()?, ticks, page)
-    }
-
-    /// Fields of proc_pid_stat(5), counted after the command, which may hold anything but ends at the last `)`.
-    fn parse(stat: &str, ticks: f64, page: f64) -> Option<Self> {
-        let fields: Vec<f64> =
-            stat.rsplit_once(')')?.1.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0.0)).collect();
-        Some(Self {
-            cpu_seconds: (fields.get(10)? + fields.get(11)?) / ticks,
-            threads: *fields.get(16)?,
-            resident_bytes: fields.get(20)? * page,
-        })
-    }
+/// A number of proc_pid_status(5): `VmRSS:\t 1234 kB`.
+fn field(status: &str, name: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::field;
 
     #[test]
-    fn the_processs_usage_is_read_past_an_odd_command() {
-        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 1000 5000000 300 18446744073709551615 1";
-        let usage = Usage { cpu_seconds: 3.0, threads: 9.0, resident_bytes: 300.0 * 4096.0 };
-        assert_eq!(Usage::parse(stat, 100.0, 4096.0), Some(usage));
-        assert_eq!(Usage::parse("nonsense", 100.0, 4096.0), None);
+    fn fields_of_the_processs_status_are_found_by_their_whole_name() {
+        let status = "Name:\tweir\nVmRSSx:\t 1 kB\nVmRSS:\t   1234 kB\nThreads:\t9\n";
+        assert_eq!(field(status, "VmRSS"), Some(1234.0));
+        assert_eq!(field(status, "Threads"), Some(9.0));
+        assert_eq!(field(status, "VmHWM"), None);
     }
 }
