@@ -71,7 +71,10 @@ fn main() -> Result<()> {
             ControlFlow::Continue(())
         })?;
         scans.add(rows, started.elapsed());
-        snapshots.measure(BATCH, || Ok(drop(state.snapshot(&dir.join("staging"))?)))?;
+        snapshots.measure(BATCH, || {
+            drop(state.snapshot(&dir.join("staging"))?);
+            Ok(())
+        })?;
     }
     for meter in [load, encodes, gets, visits, writes, scans, snapshots] {
         meter.print();

@@ -35,8 +35,8 @@ pub use error::{Result, StorageError};
 pub use fence::{Fence, OwnerInfo};
 pub use ids::*;
 pub use keyed::{
-    EncodedKeys, EncodedRows, KeyEncoder, KeyedSnapshot, KeyedState, PendingSnapshot, RowCodec, StateFile, StateResources,
-    StateTable, TableSnapshot,
+    EncodedKeys, EncodedRows, KeyEncoder, KeyedSnapshot, KeyedState, PendingSnapshot, RowCodec, StateChange, StateFile,
+    StateResources, StateTable, TableSnapshot, Visit,
 };
 pub use log::{Log, LogAppender, LogBatch, LogEntry, LogEntryKind, LogEntryMeta, LogPart, LogSeq};
 pub use store::{ObjectInfo, Store};

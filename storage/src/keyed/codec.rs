@@ -260,7 +260,7 @@ mod tests {
             &["010180060a24181e4000", "01017fffffffffffffff"],
         );
         golden(Arc::new(Float64Array::from(vec![-1.5, 1.5])), &["01014007ffffffffffff", "0101bff8000000000000"]);
-        golden(Arc::new(BooleanArray::from(vec![Some(false), Some(true), None])), &["010101", "010102", "010000"]);
+        golden(Arc::new(BooleanArray::from(vec![Some(false), Some(true), None])), &["010100", "010101", "010000"]);
         golden(Arc::new(Date32Array::from(vec![19_000])), &["010180004a38"]);
     }
 

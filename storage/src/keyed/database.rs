@@ -17,8 +17,11 @@ use crate::{KeyGroup, KeyGroupRange, Result, StorageError, TableId};
 /// Keys looked up in one call of RocksDB: bounds the values pinned at a time.
 const LOOKUP: usize = 1024;
 
+/// A change of a state table: key group, key, and its new value or none to delete it.
+pub type Change<'a> = (KeyGroup, &'a [u8], Option<&'a [u8]>);
+
 /// Called with each key and value of a scan; says whether to go on.
-pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
 /// A RocksDB instance and its directory, which goes with it.
 pub(crate) struct Database {
@@ -101,7 +104,7 @@ impl Database {
     }
 
     /// Applies all `changes` at once; of several changes of one key the last one holds.
-    pub(crate) fn write(&self, table: TableId, changes: &[(KeyGroup, &[u8], Option<&[u8]>)]) -> Result<()> {
+    pub(crate) fn write(&self, table: TableId, changes: &[Change<'_>]) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
         }

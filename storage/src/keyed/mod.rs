@@ -28,6 +28,7 @@ mod upload;
 mod uploads;
 
 pub use codec::{EncodedKeys, EncodedRows, KeyEncoder, RowCodec};
+pub use database::{Change as StateChange, Visit};
 pub use resources::StateResources;
 pub use snapshot::{KeyedSnapshot, StateFile};
 pub use state::KeyedState;

@@ -1,10 +1,10 @@
 //! Tables of a keyed state, and consistent views of them.
 
-use std::{fmt, ops::ControlFlow, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use self_cell::self_cell;
 
-use super::database::Database;
+use super::database::{Change, Database, Visit};
 use crate::{KeyGroup, KeyGroupRange, Result, TableId};
 
 /// One table of a keyed state: a sorted map from (key group, key) to value. Cloning shares it.
@@ -38,29 +38,18 @@ impl StateTable {
 
     /// Applies `changes` at once: a value replaces the former one, none deletes the key. Of several changes of one key
     /// the last one holds.
-    pub fn write(&self, changes: &[(KeyGroup, &[u8], Option<&[u8]>)]) -> Result<()> {
+    pub fn write(&self, changes: &[Change<'_>]) -> Result<()> {
         self.database.write(self.id, changes)
     }
 
     /// Visits the keys of one key group from `from` up to and without `to`, in key order, until told to stop. Changes
     /// made meanwhile are not seen.
-    pub fn scan(
-        &self,
-        group: KeyGroup,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
+    pub fn scan(&self, group: KeyGroup, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
         self.database.scan(self.id, None, group, from, to, visit)
     }
 
     /// Visits the keys of one key group that start with `prefix`, in key order, until told to stop.
-    pub fn scan_prefix(
-        &self,
-        group: KeyGroup,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
+    pub fn scan_prefix(&self, group: KeyGroup, prefix: &[u8], visit: Visit<'_>) -> Result<()> {
         self.database.scan_prefix(self.id, None, group, prefix, visit)
     }
 
@@ -113,23 +102,12 @@ impl TableSnapshot {
     }
 
     /// Visits the keys of one key group from `from` up to and without `to`, in key order, until told to stop.
-    pub fn scan(
-        &self,
-        group: KeyGroup,
-        from: &[u8],
-        to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
+    pub fn scan(&self, group: KeyGroup, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
         self.database().scan(self.id, Some(self.cut.borrow_dependent()), group, from, to, visit)
     }
 
     /// Visits the keys of one key group that start with `prefix`, in key order, until told to stop.
-    pub fn scan_prefix(
-        &self,
-        group: KeyGroup,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
+    pub fn scan_prefix(&self, group: KeyGroup, prefix: &[u8], visit: Visit<'_>) -> Result<()> {
         self.database().scan_prefix(self.id, Some(self.cut.borrow_dependent()), group, prefix, visit)
     }
 
