@@ -176,8 +176,7 @@ impl Store {
             return Ok(Bytes::new());
         }
         let location = self.location(path)?;
-        let bytes =
-            self.repeat("read", path, || self.inner.objects.get_range(&location, range.clone())).await?;
+        let bytes = self.repeat("read", path, || self.inner.objects.get_range(&location, range.clone())).await?;
         if bytes.len() as u64 != range.end - range.start {
             return Err(StorageError::Corrupt {
                 url: self.absolute(path),

@@ -104,10 +104,8 @@ pub fn space_usage(retained: &[Manifest], objects: &[ObjectInfo], max_amplificat
         }
     }
     let sizes: HashMap<&str, u64> = objects.iter().map(|object| (object.path.as_str(), object.size)).collect();
-    let mut by_object: Vec<(&str, u64, u64)> = live
-        .iter()
-        .filter_map(|(path, segments)| Some((*path, *sizes.get(path)?, segments.values().sum())))
-        .collect();
+    let mut by_object: Vec<(&str, u64, u64)> =
+        live.iter().filter_map(|(path, segments)| Some((*path, *sizes.get(path)?, segments.values().sum()))).collect();
     let stored_bytes: u64 = by_object.iter().map(|(_, size, _)| size).sum();
     let live_bytes: u64 = by_object.iter().map(|(.., live)| live).sum();
     let mut rewrite = Vec::new();

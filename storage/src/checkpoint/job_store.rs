@@ -210,10 +210,8 @@ impl JobStore {
     /// All completed checkpoints in order.
     pub async fn list(&self) -> Result<Vec<CheckpointId>> {
         let directories = self.store.list_directories(self.directory.trim_end_matches('/')).await?;
-        let mut ids: Vec<_> = directories
-            .iter()
-            .filter_map(|name| name.strip_prefix("chk-")?.parse().ok().map(CheckpointId))
-            .collect();
+        let mut ids: Vec<_> =
+            directories.iter().filter_map(|name| name.strip_prefix("chk-")?.parse().ok().map(CheckpointId)).collect();
         ids.sort_unstable();
         let mut complete = Vec::with_capacity(ids.len());
         for id in ids {
@@ -290,7 +288,9 @@ impl JobStore {
     async fn read_range(&self, path: &str, offset: u64, length: u64) -> Result<Bytes> {
         let result = self.store.get_range(&self.path(path), offset..offset + length).await;
         result.map_err(|e| match e.is_not_found() {
-            true => StorageError::Missing { url: self.absolute(path), needed_by: format!("a checkpoint of {}", self.job) },
+            true => {
+                StorageError::Missing { url: self.absolute(path), needed_by: format!("a checkpoint of {}", self.job) }
+            }
             false => e,
         })
     }
@@ -332,8 +332,7 @@ impl JobStore {
         let listing = Listing { manifests, objects, now_ms: chrono::Utc::now().timestamp_millis() };
         let CleanUp { manifests, objects, kept_orphans } = decide_clean_up(&known, &listing, in_progress, grace);
         let freed_bytes = listing.objects.iter().filter(|o| objects.contains(&o.path)).map(|o| o.size).sum();
-        let report =
-            CleanUpReport { manifests: manifests.clone(), objects: objects.len(), freed_bytes, kept_orphans };
+        let report = CleanUpReport { manifests: manifests.clone(), objects: objects.len(), freed_bytes, kept_orphans };
         let paths = |relative: Vec<String>| relative.iter().map(|path| self.path(path)).collect();
         self.store.delete_many(paths(manifests.iter().map(|id| manifest_path(*id)).collect())).await?;
         self.store.delete_many(paths(objects)).await?;
@@ -358,4 +357,4 @@ pub(super) fn manifest_path(id: CheckpointId) -> String {
 
 #[cfg(test)]
 #[path = "job_store_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -175,7 +175,8 @@ pub(crate) mod tests {
     use crate::keyed::StateFile;
 
     pub(crate) fn example() -> Manifest {
-        let object = |path: &str, offset| Segment::Object { path: path.into(), offset, length: 100, crc32: 0xdead_beef };
+        let object =
+            |path: &str, offset| Segment::Object { path: path.into(), offset, length: 100, crc32: 0xdead_beef };
         let source = SubtaskState {
             operator_state: Some(Segment::inline(&b"position"[..])),
             source_splits: serde_json::json!([{"id": "file:///in.csv", "position": {"byte": 17}, "finished": false}]),
@@ -216,7 +217,8 @@ pub(crate) mod tests {
             triggered_at_ms: 1_750_000_000_000,
             completed_at_ms: 1_750_000_000_042,
             last: false,
-            query_sql: "CREATE MATERIALIZED VIEW by_carrier AS SELECT carrier, count(*) FROM flights GROUP BY carrier".into(),
+            query_sql: "CREATE MATERIALIZED VIEW by_carrier AS SELECT carrier, count(*) FROM flights GROUP BY carrier"
+                .into(),
             durations: Durations { alignment_ms: 3, snapshot_ms: 4, upload_ms: 20 },
             operators: vec![
                 operator("source-1", "flights", source),

@@ -144,7 +144,9 @@ pub async fn verify(url: &str, options: &BTreeMap<String, String>) -> Result<Ver
             let url = job.manifest_url(id);
             match job.read(id).await {
                 Ok(manifest) => collect(&manifest, &url, &mut needed),
-                Err(error) => report.problems.push(Problem { url: url.clone(), needed_by: vec![], reason: reason(error)? }),
+                Err(error) => {
+                    report.problems.push(Problem { url: url.clone(), needed_by: vec![], reason: reason(error)? })
+                }
             }
             report.checkpoints.push(url);
         }

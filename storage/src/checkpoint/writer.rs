@@ -55,12 +55,7 @@ pub struct MergeOptions {
 
 impl Default for MergeOptions {
     fn default() -> Self {
-        Self {
-            merging: true,
-            inline_threshold: 20 << 10,
-            max_file_size: 256 << 20,
-            linger: Duration::from_millis(250),
-        }
+        Self { merging: true, inline_threshold: 20 << 10, max_file_size: 256 << 20, linger: Duration::from_millis(250) }
     }
 }
 
@@ -180,13 +175,17 @@ impl CheckpointWriter {
         let checkpoint = self.inner.checkpoint;
         let durable = self.enqueue(name, body);
         async move {
-            let give_up = |reason: String| StorageError::Aborted { checkpoint, reason };
-            tokio::select! {
+            let mut durable = durable?;
+            let answer = tokio::select! {
                 biased;
-                result = durable? => result
-                    .unwrap_or_else(|_| Err(give_up("the process is shutting down".to_owned()))),
-                reason = reason_of(&mut aborted) => Err(give_up(reason)),
-            }
+                answer = &mut durable => answer.ok(),
+                reason = reason_of(&mut aborted) => Some(Err(StorageError::Aborted { checkpoint, reason })),
+            };
+            answer.unwrap_or_else(|| {
+                // Nobody will answer: an abort has emptied the open batch, or the runtime is gone.
+                let reason = aborted.borrow().as_deref().unwrap_or("the process is shutting down").to_owned();
+                Err(StorageError::Aborted { checkpoint, reason })
+            })
         }
     }
 
@@ -254,10 +253,12 @@ impl CheckpointWriter {
 }
 
 async fn reason_of(aborted: &mut watch::Receiver<Option<Arc<str>>>) -> String {
-    match aborted.wait_for(Option::is_some).await {
-        Ok(reason) => reason.as_deref().unwrap_or_default().to_owned(),
+    let reason =
+        aborted.wait_for(Option::is_some).await.ok().map(|reason| reason.as_deref().unwrap_or_default().to_owned());
+    match reason {
+        Some(reason) => reason,
         // The writer is gone, and with it every upload; the other branch of the select reports it.
-        Err(_) => std::future::pending().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -350,10 +351,8 @@ impl Inner {
                 }
             }
             Err(error) => {
-                let (url, reason) = (self.store.absolute(&full_path), error.to_string());
                 for pending in batch {
-                    let (checkpoint, url, reason) = (self.checkpoint, url.clone(), reason.clone());
-                    let _ = pending.reply.send(Err(StorageError::Upload { checkpoint, url, reason }));
+                    let _ = pending.reply.send(Err(self.failure(&error, &full_path)));
                 }
             }
         }
@@ -421,12 +420,19 @@ impl Inner {
         upload.write(index.footer()).await
     }
 
+    /// An upload's error, once for each of its segments.
+    fn failure(&self, error: &StorageError, path: &str) -> StorageError {
+        let checkpoint = self.checkpoint;
+        match error {
+            StorageError::Aborted { reason, .. } => StorageError::Aborted { checkpoint, reason: reason.clone() },
+            other => StorageError::Upload { checkpoint, url: self.store.absolute(path), reason: other.to_string() },
+        }
+    }
+
     fn check_aborted(&self) -> Result<()> {
         match self.aborted.borrow().as_ref() {
             None => Ok(()),
-            Some(reason) => {
-                Err(StorageError::Aborted { checkpoint: self.checkpoint, reason: reason.to_string() })
-            }
+            Some(reason) => Err(StorageError::Aborted { checkpoint: self.checkpoint, reason: reason.to_string() }),
         }
     }
 }

@@ -15,7 +15,8 @@ const LINGER: Duration = Duration::from_millis(2);
 const GROUP_BYTES: usize = 4 << 20;
 const GROUP_APPENDS: usize = 1024;
 
-/// Appends to one relation's log in groups. Cloning it gives another handle; the log's order is the order of calls.
+/// Appends to one relation's log in groups. Cloning it gives another handle. Appends of a caller who awaits each one
+/// keep their order; those that are under way at the same time come in any.
 #[derive(Debug, Clone)]
 pub struct LogAppender {
     requests: mpsc::Sender<Request>,

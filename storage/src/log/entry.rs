@@ -131,7 +131,8 @@ impl Header {
         let Some((front, rest)) = bytes.split_first_chunk::<FRONT>() else {
             return Err(damaged("it is too short to be an entry of a log"));
         };
-        let (magic, [a, b, c, d, e, f, g, h]) = front.split_first_chunk::<8>().map_or((&[0; 8], &[][..]), |(m, r)| (m, r))
+        let (magic, [a, b, c, d, e, f, g, h]) =
+            front.split_first_chunk::<8>().map_or((&[0; 8], &[][..]), |(m, r)| (m, r))
         else {
             return Err(damaged("it does not begin as an entry of a log does"));
         };
@@ -233,11 +234,8 @@ pub(super) fn decode_rows(bytes: &[u8]) -> Result<Vec<LogBatch>> {
     let split = |batch: RecordBatch| {
         let ops = batch.column(columns).as_any().downcast_ref::<Int8Array>().cloned();
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let rows = RecordBatch::try_new_with_options(
-            Arc::clone(&schema),
-            batch.columns()[..columns].to_vec(),
-            &options,
-        )?;
+        let rows =
+            RecordBatch::try_new_with_options(Arc::clone(&schema), batch.columns()[..columns].to_vec(), &options)?;
         Ok((rows, ops))
     };
     reader.map(|batch| split(batch?)).collect()
@@ -290,7 +288,8 @@ mod tests {
     #[test]
     fn a_change_of_schema_begins_a_stream() {
         let other = RecordBatch::new_empty(Schema::new(vec![Field::new("x", DataType::Utf8, true)]).into());
-        let streams = encode_rows(&[(rows(&[1]), None), (other, None), (rows(&[2]), None), (rows(&[3]), None)]).unwrap();
+        let streams =
+            encode_rows(&[(rows(&[1]), None), (other, None), (rows(&[2]), None), (rows(&[3]), None)]).unwrap();
         assert_eq!(streams.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), [1, 0, 2]);
     }
 
@@ -316,8 +315,7 @@ mod tests {
         header.rows = 3;
         header.client_keys = vec!["key-1".into()];
         let job = JobId("by_carrier-0197".into());
-        header.published =
-            [(job.0.clone(), Published { checkpoint: CheckpointId(13), seq: LogSeq(42) })].into();
+        header.published = [(job.0.clone(), Published { checkpoint: CheckpointId(13), seq: LogSeq(42) })].into();
         header.writer = Some(Writer { job, checkpoint: CheckpointId(13) });
         header.parts = vec![
             PartRef::Inline { length: 5 },

@@ -329,7 +329,8 @@ impl Log {
         let url = self.store.absolute(&path);
         let Some(bytes) = self.store.get_if_exists(&path).await? else {
             if seq <= self.head().await? {
-                let needed_by = format!("a reader that stands before entry {seq} of it (the log was trimmed after that)");
+                let needed_by =
+                    format!("a reader that stands before entry {seq} of it (the log was trimmed after that)");
                 return Err(StorageError::Missing { url, needed_by });
             }
             return Ok(None);

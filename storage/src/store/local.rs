@@ -212,9 +212,11 @@ pub(super) fn remove_stale_staging(directory: &FsPath, older_than: std::time::Du
     let mut removed = 0;
     for entry in entries {
         let entry = entry?;
-        let staging = entry.file_name().to_str().and_then(|name| name.rsplit_once('#')).is_some_and(|(_, suffix)| {
-            !suffix.is_empty() && suffix.bytes().all(|b| b.is_ascii_digit())
-        });
+        let staging = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.rsplit_once('#'))
+            .is_some_and(|(_, suffix)| !suffix.is_empty() && suffix.bytes().all(|b| b.is_ascii_digit()));
         if !staging {
             continue;
         }

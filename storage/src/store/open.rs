@@ -161,8 +161,7 @@ fn retry() -> RetryConfig {
 }
 
 fn parse_option<K: FromStr>(key: &str, bad: &dyn Fn(String) -> StorageError) -> Result<K> {
-    key.to_ascii_lowercase()
-        .replace(['-', '.'], "_")
-        .parse()
-        .map_err(|_| bad(format!("the store option \"{key}\" is unknown; endpoint, region and allow_http are examples")))
+    key.to_ascii_lowercase().replace(['-', '.'], "_").parse().map_err(|_| {
+        bad(format!("the store option \"{key}\" is unknown; endpoint, region and allow_http are examples"))
+    })
 }
