@@ -171,7 +171,7 @@ function OperatorBox({ query, operator, at, selected, onSelect }: BoxProps) {
       class={`op ${selected ? "selected" : ""}`}
       transform={`translate(${at.x} ${at.y})`}
       role="button"
-      tabIndex={0}
+      tabindex={0}
       aria-pressed={selected}
       aria-label={`${operator.name}, busy ${percent(shares.busy)}, blocked ${percent(shares.blocked)}`}
       onClick={onSelect}
