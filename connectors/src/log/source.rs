@@ -67,6 +67,10 @@ impl Source for LogSource {
         None
     }
 
+    fn is_bounded(&self) -> bool {
+        self.until.is_some()
+    }
+
     async fn reader(&self, splits: Vec<SplitState>) -> Result<Box<dyn SourceReader>> {
         let mut next = None;
         for split in splits.into_iter().filter(|s| !s.finished) {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use weir_connectors::{CsvOptions, Epoch, Format};
 use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
 use weir_runtime::job::JobStatus;
 use weir_runtime::message::Chunk;
 use weir_runtime::rejects::Rejects;
 use weir_storage::{LogAppender, LogEntry, LogSeq};
 
-use super::{Engine, IngestReceipt};
+use super::{Engine, IngestReceipt, is_connector};
 use crate::error::{from_runtime, from_storage};
 
 /// How long a statement waits until what it wrote can be read.
@@ -128,7 +129,7 @@ impl Engine {
         let relation = catalog.find(stream)?;
         let takes_rows = relation.kind == RelationKind::Stream
             && relation.query.is_none()
-            && relation.connector_name().is_none_or(|connector| connector == "http");
+            && !is_connector(relation);
         if !takes_rows {
             return Err(SqlError::new(
                 ErrorKind::WRONG_KIND,
@@ -144,7 +145,8 @@ impl Engine {
             return Ok(IngestReceipt { rows: 0, bad_rows: 0, duplicate: true, position: seq.0 });
         }
         let schema = relation.physical_schema();
-        let (batch, bad) = weir_connectors::format::decode_body(stream, content_type, &schema, &body).map_err(from_runtime)?;
+        let (format, body) = body_format(content_type, body)?;
+        let (batch, bad) = weir_connectors::decode_body(&format, stream, &schema, &body).map_err(from_runtime)?;
         let (rows, bad_rows) = (batch.num_rows() as u64, bad.len() as u64);
         if !bad.is_empty() {
             self.rejects.bad(stream, bad);
@@ -153,5 +155,27 @@ impl Engine {
         let entry = LogEntry { batches, client_key: client_key.map(str::to_owned) };
         let seq = appender.append(entry).await.map_err(from_storage)?;
         Ok(IngestReceipt { rows, bad_rows, duplicate: false, position: seq.0 })
+    }
+}
+
+/// The format of a request's body, and the body in that format: a JSON array or a JSON object over several lines becomes
+/// one object a line.
+fn body_format(content_type: &str, body: Bytes) -> Result<(Format, Bytes), SqlError> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let json = Format::Json { epoch: Epoch::Text };
+    match kind.as_str() {
+        "" | "application/x-ndjson" | "application/jsonl" | "text/plain" => Ok((json, body)),
+        "application/json" => {
+            // More than one object, each on its line, is accepted under this name too: many clients send it so.
+            let lines = match serde_json::from_slice(&body) {
+                Ok(serde_json::Value::Array(rows)) => rows.iter().map(|row| format!("{row}\n")).collect::<String>().into(),
+                Ok(row) => format!("{row}\n").into(),
+                Err(_) => body,
+            };
+            Ok((json, lines))
+        }
+        "text/csv" => Ok((Format::Csv(CsvOptions { header: true, ..CsvOptions::default() }), body)),
+        _ => Err(SqlError::new(ErrorKind::BAD_DATA, format!("rows of content type \"{content_type}\" cannot be read"))
+            .hint("send application/x-ndjson, application/json or text/csv with a header line")),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_planner::{Options, Parallelism, SqlError};
-use weir_runtime::job::{CheckpointMode, CheckpointOptions, RestartPolicy, Retention};
+use weir_runtime::options::{CheckpointMode, CheckpointOptions, RestartPolicy, Retention};
 
 use super::Engine;
 

@@ -31,6 +31,7 @@ use weir_storage::{Fence, OwnerInfo, StateResources, Store};
 
 pub use info::{CheckpointRow, IngestReceipt, InputInfo, OperatorInfo, QueryInfo};
 pub(crate) use job_options::{channel_bytes, epoch_interval};
+pub(crate) use resolver::is_connector;
 pub use views::ReadableView;
 
 use crate::config::Config;

@@ -13,6 +13,7 @@ use weir_runtime::job::{self, JobHandle, JobServices, JobSpec, JobStatus, StopMo
 use weir_storage::{CheckpointInfo, JobId, JobStore};
 
 use super::resolver::EngineResolver;
+use super::status::status_name;
 use super::{Engine, job_options};
 use crate::error::{from_runtime, from_storage};
 
@@ -81,9 +82,11 @@ impl Engine {
             epoch_interval: job_options::epoch_interval(&options)?,
             channel_bytes: job_options::channel_bytes(&options)?,
             restart: job_options::restart_policy(&options)?,
-            paused: entry.paused,
         };
-        let handle = job::spawn(spec, self.job_services(&relation.name, &job));
+        let handle = job::spawn(spec, self.job_services(&relation.name));
+        if entry.paused {
+            handle.pause().await;
+        }
         let created_at_ms = created_at(&job);
         let query = Arc::new(RunningQuery { relation, job, handle, created_at_ms });
         self.queries.running.write().insert(query.relation.name.clone(), Arc::clone(&query));
@@ -91,12 +94,12 @@ impl Engine {
         Ok(query)
     }
 
-    pub(crate) fn job_services(self: &Arc<Self>, query: &str, job: &JobId) -> JobServices {
+    pub(crate) fn job_services(self: &Arc<Self>, query: &str) -> JobServices {
         JobServices {
             store: self.store.clone(),
             fence: Arc::clone(&self.fence),
             state: self.state.clone(),
-            state_dir: self.config.data_dir.join("state").join(&job.0),
+            state_dir: self.config.data_dir.join("state"),
             resolver: Arc::new(EngineResolver::new(self, query)),
             rejects: Arc::clone(&self.rejects) as _,
             views: Arc::clone(&self.views) as _,
@@ -131,18 +134,13 @@ impl Engine {
             Some(sql) => {
                 let target = match relation.kind {
                     RelationKind::View => Target::View { name: relation.name.clone(), forward: entry.forward },
-                    RelationKind::Sink => self.sink_target(relation),
+                    RelationKind::Sink => Target::Sink { name: relation.name.clone(), retractions: true },
                     _ => Target::Stream { name: relation.name.clone() },
                 };
                 Ok(self.planner.plan_sql(catalog, sql, &target, parallelism)?.graph)
             }
             None => self.planner.plan_table(relation, entry.forward, parallelism),
         }
-    }
-
-    fn sink_target(&self, relation: &Relation) -> Target {
-        let connector = relation.connector_name().unwrap_or_default();
-        Target::Sink { name: relation.name.clone(), retractions: weir_connectors::takes_retractions(connector) }
     }
 
     /// Creates a relation that may have a query: durable first, then running.
@@ -314,7 +312,7 @@ impl Engine {
                 .queries
                 .all()
                 .into_iter()
-                .filter(|q| self.is_bounded(&q.relation) && !q.handle.status().borrow().is_ended())
+                .filter(|q| self.is_bounded(&q.relation) && !q.handle.status().borrow().is_over())
                 .collect();
             if waiting.is_empty() {
                 return Ok(());
@@ -333,7 +331,7 @@ impl Engine {
     /// Whether all that a relation reads ends some day.
     pub(crate) fn is_bounded(&self, relation: &Relation) -> bool {
         if relation.query.is_none() {
-            return weir_connectors::is_bounded(&relation.connector);
+            return self.has_bounded_input(relation);
         }
         let catalog = self.catalog.current();
         relation.reads.iter().all(|read| catalog.get(read).is_some_and(|r| self.is_bounded(r)))
@@ -365,7 +363,7 @@ impl Engine {
 
     /// State of a query for people; `None` when there is none of that name.
     pub(super) fn query_state(&self, name: &str) -> Option<String> {
-        self.queries.get(name).map(|q| q.handle.status().borrow().to_string())
+        self.queries.get(name).map(|q| status_name(&q.handle.status().borrow()).to_owned())
     }
 
     async fn end_log(&self, job: &JobId) -> Result<(), SqlError> {

@@ -1,8 +1,10 @@
 //! Opens what a graph names: a connector, or the log of one of Weir's own relations.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
+use weir_connectors::ConnectorContext;
 use weir_connectors::log::{LogSink, LogSource};
 use weir_planner::{Relation, RelationKind};
 use weir_runtime::graph::{ConnectorOptions, Resolver, SinkSpec};
@@ -36,7 +38,7 @@ impl Resolver for EngineResolver {
     async fn source(&self, request: &SourceRequest) -> Result<Arc<dyn Source>> {
         let engine = self.engine()?;
         let relation = engine.relation(&request.relation)?;
-        if relation.connector_name().is_some_and(|connector| connector != "http") {
+        if is_connector(&relation) {
             return engine.open_connector(&relation.connector, request);
         }
         let job = engine.job_of(&request.relation)?;
@@ -55,7 +57,8 @@ impl Resolver for EngineResolver {
             let job = engine.job_of(&spec.relation)?;
             return Ok(Arc::new(LogSink::new(engine.log_of(&job), Arc::clone(&engine.fence))));
         }
-        weir_connectors::sink(&relation.connector, spec)
+        let name = relation.connector_name().unwrap_or_default();
+        weir_connectors::sink(name, &relation.connector, spec, &engine.connector_context())
     }
 }
 
@@ -83,7 +86,22 @@ impl Engine {
 
     /// Opens a source connector.
     pub(crate) fn open_connector(&self, options: &ConnectorOptions, request: &SourceRequest) -> Result<Arc<dyn Source>> {
-        weir_connectors::source(options, request)
+        let name = options.get("connector").map(String::as_str).unwrap_or_default();
+        weir_connectors::source(name, options, request, &self.connector_context())
+    }
+
+    pub(crate) fn connector_context(&self) -> ConnectorContext {
+        ConnectorContext { base_dir: PathBuf::new(), store_options: self.config.store_options.clone() }
+    }
+
+    /// Whether what feeds a stream ends some day. A stream without a connector is written to for ever.
+    pub(super) fn has_bounded_input(&self, relation: &Relation) -> bool {
+        let request = SourceRequest {
+            relation: relation.name.clone(),
+            declared: relation.physical_schema(),
+            projection: Vec::new(),
+        };
+        is_connector(relation) && self.open_connector(&relation.connector, &request).is_ok_and(|s| s.is_bounded())
     }
 
     /// The log of a stream up to what it holds now.
@@ -98,6 +116,11 @@ impl Engine {
         self.log_of(job).delete_all(&self.fence).await?;
         self.input_log(job).delete_all(&self.fence).await
     }
+}
+
+/// Whether rows come from a connector, and not from Weir's own log that INSERT and HTTP append to.
+pub(crate) fn is_connector(relation: &Relation) -> bool {
+    relation.connector_name().is_some_and(|connector| connector != "http")
 }
 
 fn internal(reason: String) -> RuntimeError {

@@ -112,7 +112,7 @@ impl Engine {
             id: query.job.0.clone(),
             kind: query_kind(query.relation.kind).to_owned(),
             reason: reason(&status),
-            state: status.to_string(),
+            state: status_name(&status).to_owned(),
             sql: query.relation.definition_sql.clone(),
             rows_in: sum(is_source, |m| m.rows_out),
             rows_out: sum(is_end, |m| m.rows_in),
@@ -167,10 +167,24 @@ impl Engine {
             Err(error) => error,
             Ok(query) => SqlError::new(
                 ErrorKind::NOT_READY,
-                format!("query \"{name}\" is {}", query.handle.status().borrow().clone()),
+                format!("query \"{name}\" is {}", status_name(&query.handle.status().borrow())),
             )
             .hint("SHOW QUERIES tells why; try again when it is RUNNING"),
         }
+    }
+}
+
+/// `RUNNING`, `RESTARTING`, …
+pub(super) fn status_name(status: &JobStatus) -> &'static str {
+    match status {
+        JobStatus::Created => "CREATED",
+        JobStatus::Restoring => "RESTORING",
+        JobStatus::Running => "RUNNING",
+        JobStatus::Paused => "PAUSED",
+        JobStatus::Restarting { .. } => "RESTARTING",
+        JobStatus::Finished => "FINISHED",
+        JobStatus::Failed { .. } => "FAILED",
+        JobStatus::Stopped => "STOPPED",
     }
 }
 
@@ -218,10 +232,10 @@ fn checkpoint_row(query: &str, record: CheckpointRecord) -> CheckpointRow {
             row.state = "COMPLETED".to_owned();
             row.url = Some(info.url);
             row.completed_at_ms = Some(info.completed_at_ms);
-            row.alignment_ms = Some(info.durations.alignment_ms);
-            row.snapshot_ms = Some(info.durations.snapshot_ms);
-            row.upload_ms = Some(info.durations.upload_ms);
-            row.commit_ms = Some(info.durations.commit_ms);
+            row.alignment_ms = Some(info.alignment_ms);
+            row.snapshot_ms = Some(info.snapshot_ms);
+            row.upload_ms = Some(info.upload_ms);
+            row.commit_ms = Some(info.commit_ms);
             row.inline_bytes = Some(info.inline_bytes);
             row.new_bytes = Some(info.new_bytes);
             row.shared_bytes = Some(info.shared_bytes);

@@ -15,8 +15,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use weir_planner::{ErrorKind, Options, Planned, SqlError};
 use weir_runtime::RuntimeError;
 use weir_runtime::graph::{Resolver, SinkSpec};
-use weir_runtime::job::{self, CheckpointOptions, JobStatus, RestartPolicy, StopMode};
+use weir_runtime::job::{self, JobStatus, StopMode};
 use weir_runtime::message::Chunk;
+use weir_runtime::options::{CheckpointOptions, RestartPolicy};
 use weir_runtime::sink::{Prepared, Sink, SinkCommitter, SinkWriter};
 use weir_runtime::source::{Source, SourceRequest};
 use weir_storage::{CheckpointId, Epoch, Fence, JobId, OwnerInfo, Store, Subtask};
@@ -88,15 +89,6 @@ async fn push_view_changes(
                         return;
                     }
                 }
-                if epoch.restarted {
-                    let lost = SqlError::new(
-                        ErrorKind::SUBSCRIPTION_LOST,
-                        "the query was restarted from a checkpoint, so some changes would be sent a second time",
-                    )
-                    .hint("subscribe again; the snapshot that comes first is the rows as they are now");
-                    let _ = sender.send(Err(DataFusionError::External(Box::new(lost)))).await;
-                    return;
-                }
             }
             Err(RecvError::Lagged(missed)) => {
                 let lost = SqlError::new(
@@ -107,7 +99,15 @@ async fn push_view_changes(
                 let _ = sender.send(Err(DataFusionError::External(Box::new(lost)))).await;
                 return;
             }
-            Err(RecvError::Closed) => return,
+            Err(RecvError::Closed) => {
+                let lost = SqlError::new(
+                    ErrorKind::SUBSCRIPTION_LOST,
+                    "the query was dropped, or restarted from a checkpoint: some changes would be sent a second time",
+                )
+                .hint("subscribe again; the snapshot that comes first is the rows as they are now");
+                let _ = sender.send(Err(DataFusionError::External(Box::new(lost)))).await;
+                return;
+            }
         }
     }
 }
@@ -160,8 +160,7 @@ pub(crate) async fn follow_graph(
         epoch_interval: crate::engine::epoch_interval(options)?,
         channel_bytes: crate::engine::channel_bytes(options)?,
         // A reader that failed is told so; starting over would send rows twice.
-        restart: RestartPolicy::never(),
-        paused: false,
+        restart: RestartPolicy { max_attempts: Some(0), ..RestartPolicy::default() },
     };
     let handle = job::spawn(spec, services);
     tokio::spawn(async move {

@@ -21,7 +21,7 @@ use weir_runtime::graph::{OperatorSpec, SourceSpec};
 use weir_runtime::rejects::Rejects;
 use weir_runtime::source::{Source, SourceEvent, SplitState};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, is_connector};
 
 /// Batches that may wait for the query to take them.
 const BATCHES_AHEAD: usize = 2;
@@ -43,7 +43,7 @@ impl fmt::Debug for StreamTable {
 impl StreamTable {
     /// Refuses a stream without end.
     pub(super) fn open(engine: &Arc<Engine>, relation: &Arc<Relation>) -> Result<Self, SqlError> {
-        if relation.connector_name().is_some() && !engine.is_bounded(relation) {
+        if is_connector(relation) && !engine.is_bounded(relation) {
             return Err(SqlError::new(
                 ErrorKind::NOT_STREAMABLE,
                 format!("stream \"{}\" has no end, so a SELECT over it would have none", relation.name),
@@ -67,7 +67,7 @@ impl StreamTable {
 
     /// The source, ending where it ends now.
     async fn source(&self) -> Result<Arc<dyn Source>, RuntimeError> {
-        if self.relation.connector.is_empty() || self.relation.connector_name() == Some("http") {
+        if !is_connector(&self.relation) {
             return self.engine.log_until_now(&self.relation, &self.spec.request).await;
         }
         self.engine.open_connector(&self.relation.connector, &self.spec.request)

@@ -1,10 +1,12 @@
 //! CREATE and DROP, and what is done to running queries.
 
+use weir_connectors::Role;
 use weir_planner::statement::{CreateQuery, CreateRelation, Drop, ObjectKind, QueryAction};
 use weir_planner::{ErrorKind, Parsed, RelationKind, SqlError, Statement, Target};
 use weir_runtime::source::SourceRequest;
 
 use super::{Outcome, Session};
+use crate::engine::is_connector;
 use crate::error::from_runtime;
 
 impl Session {
@@ -23,8 +25,11 @@ impl Session {
                 return Err(SqlError::unsupported(format!("a table cannot read from connector '{connector}'"))
                     .hint("CREATE STREAM reads from a connector; a materialized view over it keeps rows by key"));
             }
-            weir_connectors::validate_source(&relation.connector).map_err(from_runtime)?;
-            if connector != "http" {
+            if is_connector(&relation) {
+                let context = self.engine.connector_context();
+                let schema = relation.physical_schema();
+                weir_connectors::validate(Role::Source, connector, &relation.connector, &schema, &context)
+                    .map_err(from_runtime)?;
                 // What is wrong with the input (no such file, a column missing in its header) is told now rather than
                 // by the first query.
                 let declared = relation.physical_schema();
@@ -60,7 +65,10 @@ impl Session {
         let relation = planned.relation(kind, create, &self.options, &parsed.sql)?;
         let mut notices = planned.warnings;
         if kind == RelationKind::Sink {
-            weir_connectors::validate_sink(&relation.connector).map_err(from_runtime)?;
+            let connector = relation.connector_name().unwrap_or_default();
+            let context = self.engine.connector_context();
+            weir_connectors::validate(Role::Sink, connector, &relation.connector, &relation.schema(), &context)
+                .map_err(from_runtime)?;
         } else if let Some(connector) = relation.connector_name() {
             return Err(SqlError::new(
                 ErrorKind::INVALID_DEFINITION,
@@ -78,14 +86,12 @@ impl Session {
         Ok(match kind {
             RelationKind::View => Target::View { name: create.name.clone(), forward: false },
             RelationKind::Sink => {
-                let connector = create.options.get("connector").ok_or_else(|| {
-                    SqlError::new(ErrorKind::INVALID_DEFINITION, format!("sink \"{}\" has no connector", create.name))
-                        .hint("add WITH (connector = 'file', path = '…', format = 'json') at the statement's end")
-                })?;
-                Target::Sink {
-                    name: create.name.clone(),
-                    retractions: weir_connectors::takes_retractions(connector),
+                if !create.options.contains_key("connector") {
+                    let message = format!("sink \"{}\" has no connector", create.name);
+                    return Err(SqlError::new(ErrorKind::INVALID_DEFINITION, message)
+                        .hint("add WITH (connector = 'file', path = '…', format = 'json') at the statement's end"));
                 }
+                Target::Sink { name: create.name.clone(), retractions: true }
             }
             _ => Target::Stream { name: create.name.clone() },
         })
