@@ -227,7 +227,8 @@ impl Fence {
     pub async fn renew(&self) -> Result<()> {
         let begin = Instant::now();
         self.check().await?;
-        self.store.put_relaxed(&path(self.generation), self.lease(false)).await?;
+        // Synced: an empty lease after a power loss would have to be removed by hand.
+        self.store.put(&path(self.generation), self.lease(false)).await?;
         if let Some(renewed) = self.renewed.lock().as_mut() {
             *renewed = begin;
         }
