@@ -183,6 +183,11 @@ pub enum CatalogChange {
         /// Their names.
         names: Vec<String>,
     },
+    /// Another query reads the relation: its query writes its log from now on.
+    Forward {
+        /// The view or table.
+        relation: String,
+    },
     /// A query paused or resumed.
     Pause {
         /// The query.
@@ -271,6 +276,11 @@ impl Catalog {
             CatalogChange::Drop { names } => {
                 for name in names {
                     self.remove(name);
+                }
+            }
+            CatalogChange::Forward { relation } => {
+                if let Some(entry) = Arc::make_mut(&mut self.entries).get_mut(relation) {
+                    entry.forward = true;
                 }
             }
             CatalogChange::Pause { query, paused } => {

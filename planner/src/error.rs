@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use datafusion::common::{DataFusionError, SchemaError};
 use serde::Serialize;
 
 /// What went wrong with a statement. The message names what was given; the hint names what to write instead.
@@ -88,6 +89,26 @@ impl ErrorKind {
     pub const NOT_READY: Self = Self("57P03", "WEIR-3005");
     /// A subscription can no longer go on from where it was.
     pub const SUBSCRIPTION_LOST: Self = Self("40001", "WEIR-3006");
+    /// An expression failed on a value.
+    pub const EVALUATION: Self = Self("22000", "WEIR-1401");
+    /// A row of that primary key stands already.
+    pub const UNIQUE_VIOLATION: Self = Self("23505", "WEIR-1402");
+    /// No cursor of that name.
+    pub const UNDEFINED_CURSOR: Self = Self("34000", "WEIR-1501");
+    /// A cursor of that name is open already.
+    pub const DUPLICATE_CURSOR: Self = Self("42P03", "WEIR-1502");
+    /// A subscriber was too slow and lost its place.
+    pub const SUBSCRIPTION_LOST: Self = Self("53400", "WEIR-1503");
+    /// A query is not in the state that the statement needs.
+    pub const QUERY_STATE: Self = Self("55000", "WEIR-1601");
+    /// A result cannot be read yet.
+    pub const NOT_READY: Self = Self("55000", "WEIR-1602");
+    /// The store failed.
+    pub const STORAGE: Self = Self("58030", "WEIR-1701");
+    /// A connector failed.
+    pub const CONNECTOR: Self = Self("58030", "WEIR-1702");
+    /// Another process owns the store.
+    pub const FENCED: Self = Self("57P01", "WEIR-1703");
     /// The plan could not be made for a reason that is no fault of the statement.
     pub const INTERNAL: Self = Self("XX000", "WEIR-1900");
 }
@@ -172,4 +193,76 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .filter(|(likeness, _)| *likeness >= 0.5)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)
+}
+
+/// DataFusion's error as one that a person can act upon.
+pub fn from_datafusion(error: DataFusionError) -> SqlError {
+    match error.find_root() {
+        DataFusionError::External(inner) => match inner.downcast_ref::<SqlError>() {
+            Some(error) => error.clone(),
+            None => SqlError::new(ErrorKind::INTERNAL, inner.to_string()),
+        },
+        DataFusionError::SchemaError(schema, _) => match schema.as_ref() {
+            SchemaError::FieldNotFound { field, valid_fields } => {
+                let near = nearest(&field.name, valid_fields.iter().map(|f| f.name.as_str()));
+                let known: Vec<&str> = valid_fields.iter().map(|f| f.name.as_str()).collect();
+                let hint = match near {
+                    Some(near) => Some(format!("did you mean \"{near}\"?")),
+                    None if known.is_empty() => None,
+                    None => Some(format!("the columns are {}", known.join(", "))),
+                };
+                let name = field.flat_name();
+                SqlError::new(ErrorKind::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")).maybe_hint(hint)
+            }
+            SchemaError::AmbiguousReference { field } => {
+                SqlError::new(ErrorKind::AMBIGUOUS_COLUMN, format!("column \"{}\" is ambiguous", field.name))
+                    .hint(format!("write it with its relation: relation.{}", field.name))
+            }
+            SchemaError::DuplicateQualifiedField { name, .. } | SchemaError::DuplicateUnqualifiedField { name } => {
+                SqlError::new(ErrorKind::DUPLICATE_COLUMN, format!("column \"{name}\" is there twice"))
+                    .hint("give the relations different aliases, or the columns different names")
+            }
+        },
+        DataFusionError::SQL(error, _) => SqlError::syntax(error.to_string()),
+        DataFusionError::Plan(message) => from_plan_message(message),
+        DataFusionError::NotImplemented(message) => SqlError::unsupported(plain(message)),
+        DataFusionError::ArrowError(error, _) => SqlError::new(ErrorKind::EVALUATION, error.to_string()),
+        DataFusionError::Execution(message) => SqlError::new(ErrorKind::EVALUATION, plain(message)),
+        other => SqlError::new(ErrorKind::INTERNAL, plain(&other.strip_backtrace())),
+    }
+}
+
+fn from_plan_message(message: &str) -> SqlError {
+    let message = plain(message);
+    let lower = message.to_lowercase();
+    let (text, hint) = match message.split_once("Did you mean") {
+        Some((text, near)) => {
+            let text = text.trim_end_matches(['.', ' ', '\n']).to_owned();
+            (text, Some(format!("did you mean{near}")))
+        }
+        None => (message.clone(), None),
+    };
+    let kind = if lower.starts_with("invalid function") || lower.contains("no function matches") {
+        ErrorKind::UNDEFINED_FUNCTION
+    } else if lower.contains("must be in group by") || lower.contains("must appear in the group by") {
+        ErrorKind::GROUPING
+    } else if lower.contains("table '") && lower.contains("not found") {
+        ErrorKind::UNDEFINED_RELATION
+    } else if lower.contains("coerce") || lower.contains("cannot infer common") || lower.contains("type") {
+        ErrorKind::TYPE_MISMATCH
+    } else {
+        ErrorKind::INVALID_DEFINITION
+    };
+    SqlError::new(kind, text).maybe_hint(hint)
+}
+
+/// The first lines of a message, without a backtrace and without a capital letter at its start.
+fn plain(message: &str) -> String {
+    let message = message.split("\n\nbacktrace:").next().unwrap_or_default().trim().trim_end_matches('.');
+    let mut chars = message.chars();
+    match (chars.next(), message.chars().nth(1)) {
+        // Not an acronym such as SQL.
+        (Some(first), Some(second)) if !second.is_uppercase() => first.to_lowercase().chain(chars).collect(),
+        _ => message.to_owned(),
+    }
 }

@@ -60,6 +60,8 @@ pub struct Planned {
     pub warnings: Vec<String>,
     /// Names of the relations that are read, each once, in the order of their names.
     pub reads: Vec<String>,
+    /// Event time of a derived stream, if its statement declares it.
+    pub watermark: Option<Watermark>,
 }
 
 impl Planned {
@@ -68,7 +70,6 @@ impl Planned {
         &self,
         kind: RelationKind,
         create: &CreateQuery,
-        watermark: Option<Watermark>,
         options: &Options,
         definition_sql: &str,
     ) -> Result<Relation, SqlError> {
@@ -78,7 +79,7 @@ impl Planned {
             kind,
             columns: self.columns.clone(),
             key: self.key.clone(),
-            watermark,
+            watermark: self.watermark.clone(),
             connector,
             query: Some(create.query.full_sql()),
             reads: self.reads.clone(),

@@ -276,6 +276,11 @@ impl Options {
     }
 }
 
+/// Every option, in the order of the documentation.
+pub fn all() -> &'static [OptionSpec] {
+    OPTIONS
+}
+
 /// Whether a name is meant as an option of Weir rather than as a PostgreSQL parameter or a connector's option.
 pub fn is_option_name(name: &str) -> bool {
     let first = name.split('.').next().unwrap_or_default();

@@ -15,6 +15,7 @@ use sqlparser::ast;
 use weir_runtime::graph::{ConnectorOptions, Emit};
 
 pub use parser::parse;
+pub(crate) use query::parse_expr;
 
 /// A statement with its place in the text that it came from.
 #[derive(Debug, Clone, PartialEq)]

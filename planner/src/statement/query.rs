@@ -3,6 +3,8 @@
 //! `EMIT …` and `WITH (…)` stand at the end and are cut off by their tokens before sqlparser reads the query: it would
 //! take `FROM t WITH (` for table hints.
 
+use sqlparser::ast;
+use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Token;
 use weir_runtime::graph::{ConnectorOptions, Emit};
 
@@ -50,6 +52,18 @@ pub(super) fn from_text(sql: &str) -> Result<Query> {
         return Err(SqlError::syntax("expected a query, found nothing"));
     };
     Ok(with_tail(source.cursor(range))?.0)
+}
+
+/// An expression from its text.
+pub(crate) fn parse_expr(sql: &str) -> Result<ast::Expr> {
+    let source = Source::new(sql)?;
+    let Some(range) = source.statements().into_iter().next() else {
+        return Err(SqlError::syntax("expected an expression, found nothing"));
+    };
+    let mut cursor = source.cursor(range);
+    let expr = cursor.parse(Parser::parse_expr)?;
+    cursor.finish()?;
+    Ok(expr)
 }
 
 /// Cuts `EMIT …` and `WITH (…)` off the end.

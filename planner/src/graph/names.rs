@@ -1,0 +1,45 @@
+//! Operators in words: what EXPLAIN, the dashboard and the uids are made of.
+
+use std::time::Duration;
+
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::logical_expr::Expr;
+use weir_runtime::graph::WindowSpec;
+
+use crate::options::format_duration;
+
+/// An expression without the qualifiers of its columns: `dep_delay > 60`.
+pub(crate) fn sentence(expr: &Expr) -> String {
+    let bare = expr.clone().transform(|e| {
+        Ok(match e {
+            Expr::Column(column) => Transformed::yes(Expr::Column(Column::new_unqualified(column.name))),
+            other => Transformed::no(other),
+        })
+    });
+    bare.map_or_else(|_| expr.to_string(), |bare| bare.data.human_display().to_string())
+}
+
+/// `tumble 1 d on time_hour`.
+pub(crate) fn window(spec: &WindowSpec, time: &str) -> String {
+    let micros = |value: i64| format_duration(Duration::from_micros(value.unsigned_abs()));
+    let mut name = if spec.slide == spec.size {
+        format!("tumble {} on {time}", micros(spec.size))
+    } else {
+        format!("hop {} every {} on {time}", micros(spec.size), micros(spec.slide))
+    };
+    if spec.offset != 0 {
+        let sign = if spec.offset < 0 { "-" } else { "" };
+        name.push_str(&format!(" from {sign}{}", micros(spec.offset)));
+    }
+    name
+}
+
+/// A list that stays readable: the first few, and how many more.
+pub(crate) fn list(items: &[String]) -> String {
+    const SHOWN: usize = 8;
+    if items.len() <= SHOWN {
+        return items.join(", ");
+    }
+    format!("{}, … {} more", items.get(..SHOWN).unwrap_or_default().join(", "), items.len() - SHOWN)
+}
