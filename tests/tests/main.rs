@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod it {
+    pub mod bad_input;
     pub mod crash;
+    pub mod docs;
     pub mod flights;
+    pub mod tables;
 }
