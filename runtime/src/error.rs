@@ -49,6 +49,35 @@ pub enum RuntimeError {
         /// The panic's message.
         reason: String,
     },
+    /// A checkpoint that somebody asked for did not complete.
+    #[error("checkpoint of query \"{query}\" did not complete: {reason}")]
+    Checkpoint {
+        /// Name of the query.
+        query: String,
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// The graph, or the checkpoint to restore it from, does not fit what the runtime can do.
+    #[error("query \"{query}\" cannot start: {reason}")]
+    CannotStart {
+        /// Name of the query.
+        query: String,
+        /// What does not fit, and what to do about it.
+        reason: String,
+    },
+}
+
+impl RuntimeError {
+    /// Whether trying again cannot help: the process has lost the store, or the graph and the checkpoint do not fit.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Storage(weir_storage::StorageError::Fenced { .. }) | Self::CannotStart { .. })
+    }
+}
+
+/// An error for what cannot happen unless this crate is wrong.
+pub(crate) fn internal(place: &'static str, reason: impl Into<String>) -> RuntimeError {
+    RuntimeError::Internal { place, reason: reason.into() }
 }
 
 /// Result of this crate.

@@ -78,9 +78,13 @@ impl Chunk {
         self.batch.schema()
     }
 
-    /// Bytes that the chunk holds in memory, for channel credit.
+    /// Bytes of the chunk's own rows, for channel credit: a slice counts what it shows, not all that it keeps alive.
     pub fn memory_size(&self) -> usize {
-        self.batch.get_array_memory_size() + self.ops.as_ref().map_or(0, |ops| ops.get_array_memory_size())
+        let size = |column: &Arc<dyn Array>| {
+            let whole = || column.get_array_memory_size();
+            column.to_data().get_slice_memory_size().unwrap_or_else(|_| whole())
+        };
+        self.batch.columns().iter().map(size).sum::<usize>() + self.ops.as_ref().map_or(0, |ops| ops.len())
     }
 
     /// A slice of rows.

@@ -1,0 +1,294 @@
+//! Keeps a job alive: runs it, and runs it again from its last checkpoint when it fails.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+use weir_storage::{CheckpointId, CheckpointInfo, Epoch, JobStore, Manifest};
+
+use crate::build::{Builder, SubtaskMetrics};
+use crate::coordinator::driver::{Committers, Driver, Outcome, commit};
+use crate::error::{Result, RuntimeError};
+use crate::fail_point::FailPoints;
+use crate::graph::{NodeIndex, OperatorSpec};
+use crate::job::{CheckpointRecord, CheckpointState, JobServices, JobSpec, JobStatus, StopMode};
+use crate::run::Run;
+use crate::sink::Sink;
+
+/// Checkpoints that are remembered for people.
+const RECORDS: usize = 100;
+
+/// What a handle asks for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Checkpoint(oneshot::Sender<Result<CheckpointInfo>>),
+    Pause(oneshot::Sender<()>),
+    Resume(oneshot::Sender<()>),
+    Stop(StopMode, oneshot::Sender<Result<Option<CheckpointInfo>>>),
+}
+
+/// What a job's handles see of it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) spec: JobSpec,
+    pub(crate) status: watch::Sender<JobStatus>,
+    pub(crate) metrics: Mutex<Vec<SubtaskMetrics>>,
+    pub(crate) records: Mutex<VecDeque<CheckpointRecord>>,
+}
+
+impl Shared {
+    pub(crate) fn new(spec: JobSpec) -> Self {
+        let status = watch::Sender::new(JobStatus::Created);
+        Self { spec, status, metrics: Mutex::default(), records: Mutex::default() }
+    }
+
+    /// Remembers what became of a checkpoint.
+    pub(crate) fn record(&self, id: CheckpointId, triggered_at_ms: i64, state: CheckpointState) {
+        let mut records = self.records.lock();
+        match records.iter_mut().find(|record| record.id == id) {
+            Some(record) => record.state = state,
+            None => records.push_back(CheckpointRecord { id, triggered_at_ms, state }),
+        }
+        while records.len() > RECORDS {
+            records.pop_front();
+        }
+    }
+}
+
+/// What a job remembers from one run to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Lineage {
+    /// Greater than every checkpoint tried so far.
+    pub(crate) next_checkpoint: CheckpointId,
+    /// Greater than every epoch so far.
+    pub(crate) next_epoch: Epoch,
+    pub(crate) paused: bool,
+}
+
+/// See the module.
+pub(crate) struct Supervisor {
+    shared: Arc<Shared>,
+    services: JobServices,
+    commands: mpsc::UnboundedReceiver<Command>,
+    points: FailPoints,
+    store: JobStore,
+    lineage: Lineage,
+}
+
+/// How a wait for something ended.
+enum Waited<T> {
+    Done(T),
+    Stopped,
+}
+
+impl Supervisor {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        services: JobServices,
+        commands: mpsc::UnboundedReceiver<Command>,
+        points: FailPoints,
+    ) -> Self {
+        let store = JobStore::new(&services.store, &shared.spec.id, Arc::clone(&services.fence));
+        Self { shared, services, commands, points, store, lineage: Lineage::default() }
+    }
+
+    /// Runs until the job is over.
+    pub(crate) async fn run(mut self) {
+        let query = self.shared.spec.name.clone();
+        if self.shared.spec.checkpointing.unaligned {
+            tracing::warn!(%query, "barriers are aligned: unaligned checkpoints are not supported yet");
+        }
+        let mut attempt = 0;
+        let status = loop {
+            let began = Instant::now();
+            let error = match self.run_once().await {
+                Outcome::Finished => break JobStatus::Finished,
+                Outcome::Stopped => break JobStatus::Stopped,
+                Outcome::Failed(error) => error,
+            };
+            let reason = error.to_string();
+            if error.is_final() {
+                tracing::error!(%query, %reason, "failed for good");
+                break JobStatus::Failed { reason };
+            }
+            if began.elapsed() >= self.shared.spec.restart.reset_after {
+                attempt = 0;
+            }
+            attempt += 1;
+            let Some(delay) = self.shared.spec.restart.delay(attempt) else {
+                tracing::error!(%query, %reason, attempts = attempt - 1, "failed too often, given up");
+                break JobStatus::Failed { reason };
+            };
+            tracing::warn!(%query, %reason, attempt, ?delay, "failed; it will be started again from its last checkpoint");
+            let since_ms = chrono::Utc::now().timestamp_millis();
+            let next_try_ms = since_ms + delay.as_millis() as i64;
+            self.shared.status.send_replace(JobStatus::Restarting { attempt, reason: reason.clone(), since_ms, next_try_ms });
+            let why = format!("the query is being restarted: {reason}");
+            if let Waited::Stopped = self.while_not_running(&why, tokio::time::sleep(delay)).await {
+                break JobStatus::Stopped;
+            }
+        };
+        tracing::info!(%query, status = ?status, "over");
+        self.shared.status.send_replace(status);
+    }
+
+    /// One run, from the last checkpoint to its end.
+    async fn run_once(&mut self) -> Outcome {
+        self.shared.status.send_replace(JobStatus::Restoring);
+        let shared = Arc::clone(&self.shared);
+        let (services, store, points) = (self.services.clone(), self.store.clone(), self.points.clone());
+        let paused = self.lineage.paused;
+        let restore = Box::pin(restore(shared, services, store, points, paused));
+        let restored = match self.while_not_running("the query is being restored", restore).await {
+            Waited::Stopped => return Outcome::Stopped,
+            Waited::Done(Err(error)) => return Outcome::Failed(error),
+            Waited::Done(Ok(restored)) => restored,
+        };
+        if let Some(newest) = restored.retained.last() {
+            self.lineage.next_checkpoint = self.lineage.next_checkpoint.max(newest.checkpoint.next());
+            self.lineage.next_epoch = self.lineage.next_epoch.max(newest.epoch.next());
+        }
+        self.lineage.next_checkpoint = self.lineage.next_checkpoint.max(CheckpointId(1));
+        self.lineage.next_epoch = self.lineage.next_epoch.max(Epoch(1));
+        let driver = Driver::new(Arc::clone(&self.shared), self.services.clone(), self.store.clone(), restored);
+        driver.run(&mut self.lineage, &mut self.commands).await
+    }
+
+    /// Waits for `future`, and answers commands meanwhile.
+    async fn while_not_running<T>(&mut self, why: &str, future: impl Future<Output = T>) -> Waited<T> {
+        let mut future = std::pin::pin!(future);
+        loop {
+            let command = tokio::select! {
+                done = future.as_mut() => return Waited::Done(done),
+                command = self.commands.recv() => command,
+            };
+            match command {
+                None => return Waited::Stopped,
+                Some(Command::Checkpoint(reply)) => {
+                    let (query, reason) = (self.shared.spec.name.clone(), why.to_owned());
+                    let _ = reply.send(Err(RuntimeError::Checkpoint { query, reason }));
+                }
+                Some(Command::Pause(reply)) => {
+                    self.lineage.paused = true;
+                    let _ = reply.send(());
+                }
+                Some(Command::Resume(reply)) => {
+                    self.lineage.paused = false;
+                    let _ = reply.send(());
+                }
+                Some(Command::Stop(_, reply)) => {
+                    let _ = reply.send(Ok(None));
+                    return Waited::Stopped;
+                }
+            }
+        }
+    }
+}
+
+/// A run that is ready to begin.
+pub(crate) struct Restored {
+    pub(crate) run: Arc<Run>,
+    pub(crate) events: mpsc::UnboundedReceiver<crate::run::TaskEvent>,
+    pub(crate) built: crate::build::Built,
+    pub(crate) committers: Committers,
+    /// Complete checkpoints that are kept, oldest first.
+    pub(crate) retained: Vec<Manifest>,
+    /// Whether tasks were built paused.
+    pub(crate) paused: bool,
+}
+
+/// Recovery: the last checkpoint's output is committed again, leftovers of what came after it are removed, and only then
+/// are tasks built from it.
+async fn restore(
+    shared: Arc<Shared>,
+    services: JobServices,
+    store: JobStore,
+    points: FailPoints,
+    paused: bool,
+) -> Result<Restored> {
+    let spec = &shared.spec;
+    let retained = retained(&store, &shared).await?;
+    let manifest = retained.last();
+    points.hit("in-recovery")?;
+    let mut sinks: HashMap<NodeIndex, Arc<dyn Sink>> = HashMap::new();
+    let mut committers = Committers::new();
+    for (node, operator) in spec.graph.nodes.iter().enumerate() {
+        let OperatorSpec::Sink(sink) = &operator.spec else { continue };
+        let sink = services.resolver.sink(sink).await?;
+        if let Some(committer) = sink.committer(&spec.id).await? {
+            committers.insert(node, committer);
+        }
+        sinks.insert(node, sink);
+    }
+    if let Some(manifest) = manifest {
+        let (query, checkpoint) = (&spec.name, manifest.checkpoint);
+        tracing::info!(%query, %checkpoint, url = store.manifest_url(checkpoint), "restoring");
+        commit(&mut committers, manifest, &spec.graph, &FailPoints::default()).await?;
+    }
+    for committer in committers.values_mut() {
+        committer.clean_up().await?;
+    }
+    points.hit("in-recovery-after-recommit")?;
+    let state_dir = services.state_dir.join(&spec.id.0);
+    let staging = state_dir.join("staging");
+    // Whatever a crashed process left there is of no use to anybody.
+    if let Err(error) = std::fs::remove_dir_all(&staging)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %staging.display(), %error, "cannot remove files of former uploads");
+    }
+    let (sender, events) = mpsc::unbounded_channel();
+    let rejects = Arc::clone(&services.rejects);
+    let run = Arc::new(Run::new(spec.name.clone(), spec.id.clone(), rejects, sender, staging, points));
+    let (run_ref, store_ref, services_ref, sinks_ref) = (&run, &store, &services, &sinks);
+    let builder = Builder {
+        spec,
+        services: services_ref,
+        run: run_ref,
+        store: store_ref,
+        manifest,
+        sinks: sinks_ref,
+        state_dir,
+        paused,
+    };
+    let built = builder.build().await?;
+    drop(builder);
+    Ok(Restored { run, events, built, committers, retained, paused })
+}
+
+/// The manifests of all complete checkpoints that are kept, oldest first. The newest must be readable: going on from an
+/// older one would repeat output that is committed.
+async fn retained(store: &JobStore, shared: &Shared) -> Result<Vec<Manifest>> {
+    let ids = store.list().await?;
+    let keep = shared.spec.checkpointing.num_retained.max(1);
+    let mut manifests = Vec::new();
+    for id in ids.iter().skip(ids.len().saturating_sub(keep)) {
+        match store.read(*id).await {
+            Ok(manifest) => manifests.push(manifest),
+            Err(error) if Some(id) == ids.last() => return Err(error.into()),
+            Err(error) => tracing::warn!(query = %shared.spec.name, checkpoint = %id, %error, "an older checkpoint cannot be read"),
+        }
+    }
+    for manifest in &manifests {
+        let info = CheckpointInfo::of(manifest, store.manifest_url(manifest.checkpoint));
+        let known = shared.records.lock().iter().any(|record| {
+            record.id == manifest.checkpoint && matches!(record.state, CheckpointState::Completed(_))
+        });
+        if !known {
+            shared.record(manifest.checkpoint, manifest.triggered_at_ms, CheckpointState::Completed(info));
+        }
+    }
+    Ok(manifests)
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    chrono::Utc::now().timestamp_millis()
+}
+
+/// How long `since` was ago, for a log.
+pub(crate) fn elapsed_ms(since: Instant) -> u64 {
+    Duration::as_millis(&since.elapsed()) as u64
+}

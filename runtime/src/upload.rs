@@ -1,0 +1,96 @@
+//! The asynchronous part of a snapshot: makes it durable, then acknowledges.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+use futures::poll;
+use weir_storage::{CheckpointId, CheckpointWriter, PendingSnapshot, SegmentBody, SubtaskState};
+
+use crate::error::Result;
+use crate::graph::NodeIndex;
+use crate::run::{Ack, Part, Run, TaskEvent, TaskId, TaskName};
+
+/// One operator's part, taken but not yet durable.
+pub(crate) struct PendingPart {
+    pub(crate) operator_state: Vec<u8>,
+    pub(crate) committables: Vec<(CheckpointId, Vec<Vec<u8>>)>,
+    pub(crate) state: SubtaskState,
+}
+
+impl PendingPart {
+    pub(crate) fn new(state: SubtaskState) -> Self {
+        Self { operator_state: Vec::new(), committables: Vec::new(), state }
+    }
+}
+
+/// One task subtask's part, taken but not yet durable.
+pub(crate) struct PendingSnapshotOf {
+    pub(crate) checkpoint: CheckpointId,
+    pub(crate) task: TaskId,
+    pub(crate) name: TaskName,
+    pub(crate) alignment: Duration,
+    pub(crate) snapshot: Duration,
+    pub(crate) parts: BTreeMap<NodeIndex, PendingPart>,
+    pub(crate) keyed: Option<(NodeIndex, PendingSnapshot)>,
+}
+
+impl PendingSnapshotOf {
+    /// Uploads, and tells the driver how that went.
+    pub(crate) async fn upload(self, writer: CheckpointWriter, run: Arc<Run>) {
+        let (checkpoint, task, name) = (self.checkpoint, self.task, self.name.clone());
+        match self.try_upload(writer, &run).await {
+            Ok(ack) => run.tell(TaskEvent::Acked(Box::new(ack))),
+            Err(error) => {
+                let reason = format!("task \"{name}\" could not write its state: {error}");
+                run.tell(TaskEvent::Declined { checkpoint, task, reason });
+            }
+        }
+    }
+
+    async fn try_upload(self, writer: CheckpointWriter, run: &Run) -> Result<Ack> {
+        run.points.hit("before-upload")?;
+        let since = Instant::now();
+        let with_state = self.parts.iter().filter(|(_, part)| !part.operator_state.is_empty());
+        let segments: Vec<_> = with_state
+            .map(|(node, part)| {
+                let (node, body) = (*node, SegmentBody::from(part.operator_state.clone()));
+                let segment = writer.segment(body);
+                async move { Ok::<_, weir_storage::StorageError>((node, segment.await?)) }
+            })
+            .collect();
+        let (host, keyed) = self.keyed.unzip();
+        let keyed = async {
+            match keyed {
+                Some(keyed) => keyed.upload(&writer).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let mut durable = pin!(async { tokio::try_join!(keyed, try_join_all(segments)) });
+        // The first poll hands everything over; only then is this task done with the merged file.
+        let first = poll!(durable.as_mut());
+        writer.contributor_done().await;
+        let (keyed, segments) = match first {
+            std::task::Poll::Ready(result) => result?,
+            std::task::Poll::Pending => durable.await?,
+        };
+        let mut parts = self.parts;
+        for (node, segment) in segments {
+            if let Some(part) = parts.get_mut(&node) {
+                part.state.operator_state = Some(segment);
+            }
+        }
+        if let (Some(host), Some(keyed)) = (host, keyed) {
+            let empty = || PendingPart::new(SubtaskState::empty(self.name.subtask));
+            parts.entry(host).or_insert_with(empty).state.keyed = Some(keyed);
+        }
+        run.points.hit("after-upload")?;
+        let (query, checkpoint, ms) = (&run.query, self.checkpoint, since.elapsed().as_millis() as u64);
+        tracing::debug!(%query, %checkpoint, task = %self.name, ms, "uploaded");
+        let parts = parts.into_iter().map(|(node, part)| Part { node, state: part.state, committables: part.committables });
+        let (task, alignment, snapshot) = (self.task, self.alignment, self.snapshot);
+        Ok(Ack { checkpoint, task, alignment, snapshot, parts: parts.collect() })
+    }
+}
