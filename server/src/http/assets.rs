@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
@@ -34,7 +34,11 @@ static ASSETS: [Asset; 4] = [
         media_type: "text/css; charset=utf-8",
         content: include_str!("../../../web/dist/style.css"),
     },
-    Asset { path: "/assets/icon.svg", media_type: "image/svg+xml", content: include_str!("../../../web/dist/icon.svg") },
+    Asset {
+        path: "/assets/icon.svg",
+        media_type: "image/svg+xml",
+        content: include_str!("../../../web/dist/icon.svg"),
+    },
 ];
 
 /// One tag for all: they come from one build.

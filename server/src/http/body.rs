@@ -34,7 +34,8 @@ pub(super) async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Probl
     let mut bytes = BytesMut::with_capacity(declared.map_or(0, |length| length as usize));
     while let Some(part) = stream.next().await {
         let part = part.map_err(|error| {
-            Problem::new(Refusal::Malformed, "the body broke off before its end", "send it again").detail(error.to_string())
+            Problem::new(Refusal::Malformed, "the body broke off before its end", "send it again")
+                .detail(error.to_string())
         })?;
         if bytes.len() + part.len() > LIMIT {
             return Err(too_large());

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Serialize;
 use weir_planner::error::nearest;
 use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
 
 use super::App;
 use super::backend::ServerInfo;
+use super::extract::Named;
 use super::problem::{Problem, ProblemBody};
 
 /// All relations.
@@ -131,7 +132,9 @@ pub(super) fn undefined<'a>(what: &str, name: &str, known: impl IntoIterator<Ite
     responses((status = 200, description = "All relations, by name", body = Relations))
 )]
 pub(super) async fn list(State(app): State<App>) -> Json<Relations> {
-    Json(Relations { relations: app.backend.relations().iter().map(|relation| RelationInfo::from(relation.as_ref())).collect() })
+    Json(Relations {
+        relations: app.backend.relations().iter().map(|relation| RelationInfo::from(relation.as_ref())).collect(),
+    })
 }
 
 /// Describe one relation.
@@ -143,7 +146,7 @@ pub(super) async fn list(State(app): State<App>) -> Json<Relations> {
         (status = 404, description = "There is none of this name", body = ProblemBody),
     )
 )]
-pub(super) async fn one(State(app): State<App>, Path(name): Path<String>) -> Result<Json<RelationInfo>, Problem> {
+pub(super) async fn one(State(app): State<App>, Named(name): Named<String>) -> Result<Json<RelationInfo>, Problem> {
     let relations = app.backend.relations();
     match relations.iter().find(|relation| relation.name == name) {
         Some(relation) => Ok(Json(relation.as_ref().into())),

@@ -2,11 +2,12 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName};
 
 use super::App;
 use super::body;
+use super::extract::Named;
 use super::problem::{Problem, ProblemBody, Refusal};
 use super::sql::NDJSON;
 use crate::engine::IngestReceipt;
@@ -41,7 +42,7 @@ const KEY_LIMIT: usize = 255;
 )]
 pub(super) async fn ingest(
     State(app): State<App>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<IngestReceipt>, Problem> {

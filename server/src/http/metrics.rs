@@ -23,8 +23,7 @@ use super::problem::{Problem, ProblemBody, Refusal};
 use crate::engine::{CheckpointRow, QueryInfo};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-const STATES: [&str; 8] =
-    ["CREATED", "RESTORING", "RUNNING", "PAUSED", "RESTARTING", "FINISHED", "FAILED", "STOPPED"];
+const STATES: [&str; 8] = ["CREATED", "RESTORING", "RUNNING", "PAUSED", "RESTARTING", "FINISHED", "FAILED", "STOPPED"];
 /// Watermarks from here on are the end of time: all input has ended.
 const END_OF_TIME_US: i64 = 253_402_300_800_000_000;
 
@@ -102,7 +101,8 @@ fn seconds(registry: &mut Registry, name: &str, help: &str) -> Seconds {
 fn server(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInfo]) {
     let build = gauges(registry, "weir_build_info", "Version of the server, as a label", None);
     build.get_or_create(&vec![("version", backend.server().version)]).set(1.0);
-    let healthy = gauges(registry, "weir_healthy", "1 while the server serves, 0 when its store fails or is taken over", None);
+    let healthy =
+        gauges(registry, "weir_healthy", "1 while the server serves, 0 when its store fails or is taken over", None);
     healthy.get_or_create(&Vec::new()).set(f64::from(u8::from(backend.health().is_ok())));
     let counted = gauges(registry, "weir_queries", "Number of queries in each state", None);
     for state in STATES {
@@ -114,7 +114,8 @@ fn server(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInfo])
 fn query(registry: &mut Registry, queries: &[QueryInfo]) {
     let state = gauges(registry, "weir_query_state", "1 for the state that the query is in, 0 for the others", None);
     let rows_in = counters(registry, "weir_query_rows_in", "Rows read by the query's sources");
-    let rows_out = counters(registry, "weir_query_rows_out", "Rows that reached the query's view, sink, stream or table");
+    let rows_out =
+        counters(registry, "weir_query_rows_out", "Rows that reached the query's view, sink, stream or table");
     let late = counters(registry, "weir_query_late_rows", "Rows that came after their window had closed");
     let bad = counters(registry, "weir_query_bad_rows", "Rows that could not be read");
     let lag = gauges(

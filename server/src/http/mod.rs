@@ -15,6 +15,7 @@ mod assets;
 mod backend;
 mod body;
 mod catalog;
+mod extract;
 mod guard;
 mod ingest;
 mod metrics;
@@ -30,7 +31,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRef, Request};
+use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::{Json, Router, middleware};
 use tokio::net::TcpListener;
@@ -54,12 +55,6 @@ const DRAIN: Duration = Duration::from_secs(5);
 struct App {
     backend: Arc<dyn Backend>,
     shutdown: CancellationToken,
-}
-
-impl FromRef<App> for Arc<dyn Backend> {
-    fn from_ref(app: &App) -> Self {
-        Arc::clone(&app.backend)
-    }
 }
 
 #[derive(OpenApi)]
@@ -106,13 +101,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 fn router(app: App, guard: Guard) -> Router {
     let (documented, document) = documented().split_for_parts();
-    let known: Arc<[String]> = document
-        .paths
-        .paths
-        .keys()
-        .cloned()
-        .chain(["/openapi.json".to_owned(), "/".to_owned()])
-        .collect();
+    let known: Arc<[String]> =
+        document.paths.paths.keys().cloned().chain(["/openapi.json".to_owned(), "/".to_owned()]).collect();
     let compressed = DefaultPredicate::new().and(NotForContentType::const_new(sql::NDJSON));
     documented
         .route("/openapi.json", axum::routing::get(move || async move { Json(document) }))

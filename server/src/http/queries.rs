@@ -1,13 +1,14 @@
 //! What runs: queries, their dataflows and checkpoints. What changes a query is the SQL statement of the same meaning.
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use weir_planner::types::quote_ident;
 use weir_planner::{ErrorKind, SqlError};
 
 use super::App;
 use super::catalog::undefined;
+use super::extract::{Asked, Named};
 use super::problem::{Problem, ProblemBody};
 use super::sql::run_one;
 use crate::engine::{CheckpointRow, OperatorInfo, QueryInfo};
@@ -76,7 +77,7 @@ pub(super) async fn list(State(app): State<App>) -> Json<Queries> {
         (status = 404, description = "There is none of this name", body = ProblemBody),
     )
 )]
-pub(super) async fn one(State(app): State<App>, Path(name): Path<String>) -> Result<Json<QueryInfo>, Problem> {
+pub(super) async fn one(State(app): State<App>, Named(name): Named<String>) -> Result<Json<QueryInfo>, Problem> {
     find(&app, &name).map(Json)
 }
 
@@ -89,7 +90,7 @@ pub(super) async fn one(State(app): State<App>, Path(name): Path<String>) -> Res
         (status = 404, description = "There is no query of this name", body = ProblemBody),
     )
 )]
-pub(super) async fn operators(State(app): State<App>, Path(name): Path<String>) -> Result<Json<Operators>, Problem> {
+pub(super) async fn operators(State(app): State<App>, Named(name): Named<String>) -> Result<Json<Operators>, Problem> {
     find(&app, &name)?;
     Ok(Json(Operators { operators: app.backend.operators(&name).unwrap_or_default() }))
 }
@@ -103,7 +104,10 @@ pub(super) async fn operators(State(app): State<App>, Path(name): Path<String>) 
         (status = 404, description = "There is no query of this name", body = ProblemBody),
     )
 )]
-pub(super) async fn checkpoints(State(app): State<App>, Path(name): Path<String>) -> Result<Json<Checkpoints>, Problem> {
+pub(super) async fn checkpoints(
+    State(app): State<App>,
+    Named(name): Named<String>,
+) -> Result<Json<Checkpoints>, Problem> {
     find(&app, &name)?;
     Ok(Json(Checkpoints { checkpoints: app.backend.checkpoints(Some(&name))? }))
 }
@@ -118,7 +122,7 @@ pub(super) async fn checkpoints(State(app): State<App>, Path(name): Path<String>
         (status = 409, description = "It is in no state to be paused", body = ProblemBody),
     )
 )]
-pub(super) async fn pause(State(app): State<App>, Path(name): Path<String>) -> Result<Json<QueryInfo>, Problem> {
+pub(super) async fn pause(State(app): State<App>, Named(name): Named<String>) -> Result<Json<QueryInfo>, Problem> {
     find(&app, &name)?;
     run_one(&app, &format!("ALTER QUERY {} PAUSE", quote_ident(&name))).await?;
     find(&app, &name).map(Json)
@@ -134,7 +138,7 @@ pub(super) async fn pause(State(app): State<App>, Path(name): Path<String>) -> R
         (status = 409, description = "It is not paused", body = ProblemBody),
     )
 )]
-pub(super) async fn resume(State(app): State<App>, Path(name): Path<String>) -> Result<Json<QueryInfo>, Problem> {
+pub(super) async fn resume(State(app): State<App>, Named(name): Named<String>) -> Result<Json<QueryInfo>, Problem> {
     find(&app, &name)?;
     run_one(&app, &format!("ALTER QUERY {} RESUME", quote_ident(&name))).await?;
     find(&app, &name).map(Json)
@@ -150,7 +154,10 @@ pub(super) async fn resume(State(app): State<App>, Path(name): Path<String>) -> 
         (status = 409, description = "It is in no state to take one", body = ProblemBody),
     )
 )]
-pub(super) async fn checkpoint(State(app): State<App>, Path(name): Path<String>) -> Result<Json<CheckpointRow>, Problem> {
+pub(super) async fn checkpoint(
+    State(app): State<App>,
+    Named(name): Named<String>,
+) -> Result<Json<CheckpointRow>, Problem> {
     find(&app, &name)?;
     run_one(&app, &format!("CHECKPOINT {}", quote_ident(&name))).await?;
     let newest = app.backend.checkpoints(Some(&name))?.into_iter().find(|row| row.state == "COMPLETED");
@@ -170,8 +177,8 @@ pub(super) async fn checkpoint(State(app): State<App>, Path(name): Path<String>)
 )]
 pub(super) async fn remove(
     State(app): State<App>,
-    Path(name): Path<String>,
-    Query(options): Query<RemoveOptions>,
+    Named(name): Named<String>,
+    Asked(options): Asked<RemoveOptions>,
 ) -> Result<Json<Done>, Problem> {
     let kind = match find(&app, &name)?.kind.as_str() {
         "sink" => "SINK",

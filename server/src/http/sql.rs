@@ -154,9 +154,9 @@ pub(super) async fn run(State(app): State<App>, headers: HeaderMap, body: Body) 
     };
     let events = stream::iter([first]).chain(ReceiverStream::new(events));
     Ok(match format {
-        Format::Sse => Sse::new(server_sent(events))
-            .keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
-            .into_response(),
+        Format::Sse => {
+            Sse::new(server_sent(events)).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+        }
         _ => {
             let headers = [(CONTENT_TYPE, NDJSON), (CACHE_CONTROL, "no-cache")];
             (headers, Body::from_stream(events.map(|event| Ok::<_, Infallible>(lines(event))))).into_response()
@@ -179,8 +179,11 @@ fn parse(headers: &HeaderMap, body: &[u8]) -> Result<SqlRequest, Problem> {
         }
     }
     serde_json::from_slice(body).map_err(|error| {
-        malformed("the body is not a request to run SQL", "{\"sql\": \"SELECT …\", \"parameters\": [], \"format\": \"ndjson\"}")
-            .detail(error.to_string())
+        malformed(
+            "the body is not a request to run SQL",
+            "{\"sql\": \"SELECT …\", \"parameters\": [], \"format\": \"ndjson\"}",
+        )
+        .detail(error.to_string())
     })
 }
 

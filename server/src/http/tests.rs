@@ -44,10 +44,7 @@ fn batch(from: i64, rows: usize) -> RecordBatch {
     RecordBatch::try_new(Arc::new(schema), vec![Arc::new(n), Arc::new(name)]).unwrap()
 }
 
-fn rows(
-    batches: impl Stream<Item = Result<RecordBatch, DataFusionError>> + Send + 'static,
-    endless: bool,
-) -> Outcome {
+fn rows(batches: impl Stream<Item = Result<RecordBatch, DataFusionError>> + Send + 'static, endless: bool) -> Outcome {
     let schema = batch(0, 0).schema();
     let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), batches));
     Outcome::Rows { schema, rows, tag: "SELECT", endless }
@@ -162,7 +159,7 @@ impl Backend for Fake {
     }
 
     fn checkpoints(&self, _query: Option<&str>) -> Result<Vec<CheckpointRow>, SqlError> {
-        let row = |id, state: &str, took| CheckpointRow {
+        let row = |id, state: &str, took: i64| CheckpointRow {
             query: "by_carrier".into(),
             id,
             state: state.into(),
@@ -427,7 +424,8 @@ async fn a_body_beyond_the_limit_is_refused() {
     let server = Server::start().await;
     let length = super::body::LIMIT + 1;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let head = format!("POST /v1/streams/flights HTTP/1.1\r\nhost: {}\r\ncontent-length: {length}\r\n\r\n", server.address);
+    let head =
+        format!("POST /v1/streams/flights HTTP/1.1\r\nhost: {}\r\ncontent-length: {length}\r\n\r\n", server.address);
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 64];
     stream.read_exact(&mut answer).await.unwrap();
@@ -525,7 +523,8 @@ async fn the_dashboard_is_embedded_and_cached_by_its_tag() {
         assert_eq!(server.get(path).await.0, 200, "{path}");
     }
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
-    let (status, _, body) = server.raw(&format!("GET /assets/app.js HTTP/1.1{host}\r\nif-none-match: {tag}"), b"").await;
+    let (status, _, body) =
+        server.raw(&format!("GET /assets/app.js HTTP/1.1{host}\r\nif-none-match: {tag}"), b"").await;
     assert_eq!((status, body.len()), (304, 0));
 }
 

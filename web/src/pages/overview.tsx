@@ -112,8 +112,12 @@ function QueryRow({ query }: { query: QueryInfo }) {
   );
 }
 
-const firstSql = `CREATE STREAM clicks (at TIMESTAMPTZ, page TEXT, WATERMARK FOR at AS at - INTERVAL '5 seconds');
-CREATE MATERIALIZED VIEW per_page AS SELECT page, count(*) AS n FROM clicks GROUP BY page;
+const firstSql = `CREATE STREAM clicks (at TIMESTAMPTZ, page TEXT,
+  WATERMARK FOR at AS at - INTERVAL '5 seconds');
+
+CREATE MATERIALIZED VIEW per_page AS
+  SELECT page, count(*) AS n FROM clicks GROUP BY page;
+
 INSERT INTO clicks VALUES (now(), '/'), (now(), '/docs'), (now(), '/');`;
 
 function Newcomer({ server }: { server: ServerInfo | undefined }) {

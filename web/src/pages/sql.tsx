@@ -213,7 +213,7 @@ function ResultView({ result, sql, live }: { result: Result; sql: string; live: 
   const kept = total > rows.length ? `, the last ${count(rows.length)} shown` : "";
   return (
     <div class="answer">
-      <Rows columns={result.columns} rows={rows} />
+      <Rows columns={result.columns} rows={rows} follow={live} />
       <p class="muted num">
         {live && <i class="pulse" aria-hidden="true" />}
         {`${count(total)} ${total === 1 ? "row" : "rows"}${kept}${live ? ", more to come" : ""}`}

@@ -208,7 +208,7 @@ function OperatorBox({ query, operator, at, selected, onSelect }: BoxProps) {
       </text>
       <text class={`op-small ${operator.state_bound.startsWith("unbounded") ? "op-warn" : ""}`} x="12" y="119">
         <tspan class="op-label">state </tspan>
-        {cut(operator.state_bound, 28)}
+        {cut(operator.state_bound, 26)}
         <title>{operator.state_bound}</title>
       </text>
       {rejected > 0 && <circle class="op-flag" cx={box.width - 14} cy="16" r="4" />}
