@@ -183,11 +183,6 @@ pub enum CatalogChange {
         /// Their names.
         names: Vec<String>,
     },
-    /// Another query reads the relation: its query writes its log from now on.
-    Forward {
-        /// The view or table.
-        relation: String,
-    },
     /// A query paused or resumed.
     Pause {
         /// The query.
@@ -212,6 +207,7 @@ pub struct Entry {
     /// Whether the query is paused.
     pub paused: bool,
     /// Whether the changes of the view or table go to its log, because another query reads them.
+    #[serde(default)]
     pub forward: bool,
 }
 
@@ -276,11 +272,6 @@ impl Catalog {
             CatalogChange::Drop { names } => {
                 for name in names {
                     self.remove(name);
-                }
-            }
-            CatalogChange::Forward { relation } => {
-                if let Some(entry) = Arc::make_mut(&mut self.entries).get_mut(relation) {
-                    entry.forward = true;
                 }
             }
             CatalogChange::Pause { query, paused } => {

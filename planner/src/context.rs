@@ -18,11 +18,11 @@ use datafusion::optimizer::analyzer::Analyzer;
 use datafusion::optimizer::optimizer::{Optimizer, OptimizerContext, OptimizerRule};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{
-    common_subexpr_eliminate::CommonSubexprEliminate, decorrelate_predicate_subquery::DecorrelatePredicateSubquery,
-    eliminate_cross_join::EliminateCrossJoin, eliminate_duplicated_expr::EliminateDuplicatedExpr,
-    eliminate_group_by_constant::EliminateGroupByConstant, eliminate_outer_join::EliminateOuterJoin,
-    extract_equijoin_predicate::ExtractEquijoinPredicate, optimize_projections::OptimizeProjections,
-    optimize_unions::OptimizeUnions, push_down_filter::PushDownFilter,
+    common_subexpr_eliminate::CommonSubexprEliminate, decorrelate_lateral_join::DecorrelateLateralJoin,
+    decorrelate_predicate_subquery::DecorrelatePredicateSubquery, eliminate_cross_join::EliminateCrossJoin,
+    eliminate_duplicated_expr::EliminateDuplicatedExpr, eliminate_group_by_constant::EliminateGroupByConstant,
+    eliminate_outer_join::EliminateOuterJoin, extract_equijoin_predicate::ExtractEquijoinPredicate,
+    optimize_projections::OptimizeProjections, optimize_unions::OptimizeUnions, push_down_filter::PushDownFilter,
     replace_distinct_aggregate::ReplaceDistinctWithAggregate, rewrite_set_comparison::RewriteSetComparison,
     scalar_subquery_to_join::ScalarSubqueryToJoin, simplify_expressions::SimplifyExpressions,
 };
@@ -97,6 +97,7 @@ impl Context {
             Arc::new(ReplaceDistinctWithAggregate::new()),
             Arc::new(DecorrelatePredicateSubquery::new()),
             Arc::new(ScalarSubqueryToJoin::new()),
+            Arc::new(DecorrelateLateralJoin::new()),
             Arc::new(ExtractEquijoinPredicate::new()),
             Arc::new(EliminateDuplicatedExpr::new()),
             Arc::new(EliminateCrossJoin::new()),

@@ -89,26 +89,6 @@ impl ErrorKind {
     pub const NOT_READY: Self = Self("57P03", "WEIR-3005");
     /// A subscription can no longer go on from where it was.
     pub const SUBSCRIPTION_LOST: Self = Self("40001", "WEIR-3006");
-    /// An expression failed on a value.
-    pub const EVALUATION: Self = Self("22000", "WEIR-1401");
-    /// A row of that primary key stands already.
-    pub const UNIQUE_VIOLATION: Self = Self("23505", "WEIR-1402");
-    /// No cursor of that name.
-    pub const UNDEFINED_CURSOR: Self = Self("34000", "WEIR-1501");
-    /// A cursor of that name is open already.
-    pub const DUPLICATE_CURSOR: Self = Self("42P03", "WEIR-1502");
-    /// A subscriber was too slow and lost its place.
-    pub const SUBSCRIPTION_LOST: Self = Self("53400", "WEIR-1503");
-    /// A query is not in the state that the statement needs.
-    pub const QUERY_STATE: Self = Self("55000", "WEIR-1601");
-    /// A result cannot be read yet.
-    pub const NOT_READY: Self = Self("55000", "WEIR-1602");
-    /// The store failed.
-    pub const STORAGE: Self = Self("58030", "WEIR-1701");
-    /// A connector failed.
-    pub const CONNECTOR: Self = Self("58030", "WEIR-1702");
-    /// Another process owns the store.
-    pub const FENCED: Self = Self("57P01", "WEIR-1703");
     /// The plan could not be made for a reason that is no fault of the statement.
     pub const INTERNAL: Self = Self("XX000", "WEIR-1900");
 }

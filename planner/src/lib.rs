@@ -30,6 +30,8 @@ pub mod plan;
 mod planner;
 mod refuse;
 pub mod statement;
+#[cfg(test)]
+mod tests;
 mod time;
 pub mod types;
 mod window;

@@ -82,9 +82,6 @@ fn check_node(plan: &LogicalPlan) -> Result<()> {
             "a subquery under OR, or in a SELECT list, is not available in continuous queries in this version",
             "write it as a LEFT JOIN and test the joined column for NULL",
         ),
-        LogicalPlan::Subquery(_) => {
-            refused("LATERAL is not available in continuous queries in this version", "write it as a JOIN")
-        }
         LogicalPlan::Statement(_)
         | LogicalPlan::Dml(_)
         | LogicalPlan::Ddl(_)
@@ -188,4 +185,12 @@ pub(crate) fn no_window(what: &str) -> SqlError {
 /// A query that changes rows where only additions can go.
 pub(crate) fn retractions(target: &str, hint: &str) -> SqlError {
     refused(format!("{target} takes added rows only, and this query changes rows that it has given out"), hint)
+}
+
+/// A lateral subquery that could not be turned into a join.
+pub(crate) fn lateral() -> SqlError {
+    refused(
+        "this LATERAL subquery cannot be turned into a join, which is how it would run as a stream",
+        "write it as a JOIN",
+    )
 }

@@ -1,5 +1,7 @@
 //! Event time through the plan: which column carries it, and which columns are the bounds of windows.
 
+use crate::changelog::Key;
+
 /// What a node's output says about event time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Times {
@@ -10,6 +12,8 @@ pub(crate) struct Times {
     pub(crate) event_time: Option<usize>,
     /// Columns that are the end of a window over the event time.
     pub(crate) window_end: Vec<usize>,
+    /// Columns that are start and end of the same window: one follows from the other.
+    pub(crate) bounds: Vec<(usize, usize)>,
 }
 
 impl Times {
@@ -19,12 +23,14 @@ impl Times {
             watermark: self.watermark,
             event_time: self.event_time.and_then(&places),
             window_end: self.window_end.iter().filter_map(|i| places(*i)).collect(),
+            bounds: self.bounds.iter().filter_map(|(s, e)| Some((places(*s)?, places(*e)?))).collect(),
         }
     }
 
     /// After windows over `time`, whose two columns stand behind the `inputs` columns of the input.
     pub(crate) fn windowed(&self, time: usize, inputs: usize) -> Self {
         let mut times = self.clone();
+        times.bounds.push((inputs, inputs + 1));
         if times.watermark && times.event_time == Some(time) {
             times.window_end.push(inputs + 1);
         }
@@ -38,7 +44,21 @@ impl Times {
             watermark,
             event_time: self.event_time.filter(|i| watermark && other.event_time == Some(*i)),
             window_end: self.window_end.iter().copied().filter(|i| watermark && other.window_end.contains(i)).collect(),
+            bounds: Vec::new(),
         }
+    }
+
+    /// A key without the bound of a window that a projection drops, when the other bound is in the key and stays.
+    pub(crate) fn shorter_key(&self, key: &Key, places: impl Fn(usize) -> Option<usize>) -> Key {
+        let mut key = key.clone()?;
+        for (start, end) in &self.bounds {
+            for (dropped, kept) in [(end, start), (start, end)] {
+                if places(*dropped).is_none() && places(*kept).is_some() && key.contains(kept) {
+                    key.retain(|column| column != dropped);
+                }
+            }
+        }
+        Some(key)
     }
 }
 
@@ -46,8 +66,21 @@ impl Times {
 mod tests {
     use super::*;
 
+    fn stream() -> Times {
+        Times { watermark: true, event_time: Some(1), ..Times::default() }
+    }
+
     fn windowed() -> Times {
-        Times { watermark: true, event_time: Some(1), window_end: vec![] }.windowed(1, 3)
+        stream().windowed(1, 3)
+    }
+
+    #[test]
+    fn the_start_of_a_window_stands_for_its_end_in_a_key() {
+        let key = Some(vec![0, 3, 4]);
+        assert_eq!(windowed().shorter_key(&key, |i| (i != 4).then_some(i)), Some(vec![0, 3]));
+        assert_eq!(windowed().shorter_key(&key, |i| (i != 3).then_some(i)), Some(vec![0, 4]));
+        assert_eq!(windowed().shorter_key(&key, |i| (i < 3).then_some(i)), key);
+        assert_eq!(windowed().shorter_key(&key, Some), key);
     }
 
     #[test]
@@ -57,20 +90,19 @@ mod tests {
 
     #[test]
     fn a_window_over_another_column_does_not_end() {
-        let times = Times { watermark: true, event_time: Some(1), window_end: vec![] };
-        assert!(times.windowed(0, 3).window_end.is_empty());
+        assert!(stream().windowed(0, 3).window_end.is_empty());
     }
 
     #[test]
     fn columns_keep_their_meaning_where_they_move() {
         let times = windowed().project(|i| (i == 4).then_some(0));
-        assert_eq!(times, Times { watermark: true, event_time: None, window_end: vec![0] });
+        assert_eq!(times, Times { watermark: true, window_end: vec![0], ..Times::default() });
     }
 
     #[test]
     fn a_union_knows_what_both_sides_know() {
-        let other = Times { watermark: true, event_time: Some(0), window_end: vec![4] };
-        assert_eq!(windowed().union(&other), Times { watermark: true, event_time: None, window_end: vec![4] });
+        let other = Times { watermark: true, event_time: Some(0), window_end: vec![4], bounds: vec![] };
+        assert_eq!(windowed().union(&other), Times { watermark: true, window_end: vec![4], ..Times::default() });
         assert_eq!(windowed().union(&Times::default()), Times::default());
     }
 }

@@ -9,7 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, TimeUnit};
-use datafusion::common::{Column, DFSchema, DFSchemaRef, DataFusionError, Result, ScalarValue, TableReference};
+use datafusion::common::{
+    Column, DFSchema, DFSchemaRef, DataFusionError, ExprSchema, Result, ScalarValue, TableReference,
+};
 use datafusion::functions::datetime::expr_fn::date_bin;
 use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion::logical_expr::{

@@ -20,7 +20,8 @@ use crate::time::Times;
 impl Builder<'_> {
     pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Built> {
         let input = self.build(&aggregate.input)?;
-        let (input, group) = self.with_columns(input, &aggregate.group_expr)?;
+        let used: Vec<Expr> = aggregate.aggr_expr.iter().map(|e| e.clone().unalias_nested().data).collect();
+        let (input, group) = self.with_columns(input, &aggregate.group_expr, Some(&used))?;
         let calls = aggregate.aggr_expr.iter().map(|e| self.call(e, &input.schema)).collect::<Result<Vec<_>>>()?;
         let names: Vec<String> = aggregate.group_expr.iter().map(group_name).collect();
         let bounded = !input.props.changelog && input.props.time.watermark;
@@ -59,11 +60,12 @@ impl Builder<'_> {
         });
         let columns: Vec<usize> = (0..group.len()).collect();
         // Results that are emitted when their window closes are on time for the watermark that closed it.
-        let time = if changelog {
-            Times::default()
+        let mut time = input.props.time.project(|column| group.iter().position(|g| *g == column));
+        if changelog {
+            time = Times { bounds: time.bounds, ..Times::default() };
         } else {
-            Times { watermark: true, event_time: window_end, window_end: window_end.into_iter().collect() }
-        };
+            time.event_time = window_end;
+        }
         let props = Props {
             changelog,
             key: Some(columns.clone()),

@@ -6,7 +6,7 @@ use datafusion::common::{DFSchema, NullEquality};
 use datafusion::logical_expr::{Expr, ExprSchemable, Join, JoinType, build_join_schema, cast};
 use weir_runtime::graph::{JoinKind, JoinSpec, OperatorSpec};
 
-use super::{Builder, Built, NewNode, Props, arrow_schema, sentence};
+use super::{Builder, Built, NewNode, Props, arrow_schema};
 use crate::bounds;
 use crate::changelog::{join_key, join_kind, join_retracts};
 use crate::error::Result;
@@ -45,10 +45,11 @@ impl Builder<'_> {
         if join.null_aware && self.may_be_null(&on, &left, &right)? {
             return Err(refuse::not_in());
         }
-        let on_text: Vec<String> = on.iter().map(|(l, r)| format!("{} = {}", sentence(l), sentence(r))).collect();
+        let on_text: Vec<String> =
+            on.iter().map(|(l, r)| format!("{} = {}", l.human_display(), r.human_display())).collect();
         let (left_keys, right_keys) = Self::common_types(on, &left, &right)?;
-        let (left, left_keys) = self.with_columns(left, &left_keys)?;
-        let (right, right_keys) = self.with_columns(right, &right_keys)?;
+        let (left, left_keys) = self.with_columns(left, &left_keys, None)?;
+        let (right, right_keys) = self.with_columns(right, &right_keys, None)?;
         let on: Vec<(usize, usize)> = left_keys.iter().copied().zip(right_keys.iter().copied()).collect();
 
         let schema = build_join_schema(&left.schema, &right.schema, &join_type).map_err(from_datafusion)?;
@@ -64,7 +65,7 @@ impl Builder<'_> {
             text = format!("join {} with one row", kind_name(kind));
         }
         if let Some(filter) = &join.filter {
-            text.push_str(&format!(" if {}", sentence(filter)));
+            text.push_str(&format!(" if {}", filter.human_display()));
         }
         let parallelism = if on.is_empty() { 1 } else { self.parallelism.default };
         let changelog = join_retracts(kind, left.props.changelog, right.props.changelog);

@@ -49,7 +49,7 @@ impl Props {
     /// Through a projection: `places` tells where an input column is found in the output.
     fn project(&self, places: impl Fn(usize) -> Option<usize>) -> Self {
         Self {
-            key: project_key(&self.key, &places),
+            key: project_key(&self.time.shorter_key(&self.key, &places), &places),
             partition: project_key(&self.partition, &places),
             time: self.time.project(&places),
             ..self.clone()
@@ -139,12 +139,11 @@ impl<'a> Builder<'a> {
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
             LogicalPlan::Join(join) => self.join(join),
             LogicalPlan::Union(union) => self.union(union),
-            LogicalPlan::Extension(extension) => {
-                match (extension.node.as_ref() as &dyn std::any::Any).downcast_ref::<WindowNode>() {
-                    Some(window) => self.window(window),
-                    None => Err(unplanned(plan)),
-                }
-            }
+            LogicalPlan::Extension(extension) => match extension.node.as_any().downcast_ref::<WindowNode>() {
+                Some(window) => self.window(window),
+                None => Err(unplanned(plan)),
+            },
+            LogicalPlan::Subquery(_) => Err(refuse::lateral()),
             other => {
                 refuse::check(other)?;
                 Err(unplanned(other))

@@ -11,13 +11,32 @@ use crate::options::format_duration;
 
 /// An expression without the qualifiers of its columns: `dep_delay > 60`.
 pub(crate) fn sentence(expr: &Expr) -> String {
+    if let Expr::Alias(alias) = expr {
+        return sentence(&alias.expr);
+    }
+    let mut expr = expr.clone();
+    let mut filter = String::new();
+    if let Expr::AggregateFunction(call) = &mut expr
+        && let Some(condition) = call.params.filter.take()
+    {
+        filter = format!(" FILTER (WHERE {})", sentence(&condition));
+    }
     let bare = expr.clone().transform(|e| {
         Ok(match e {
             Expr::Column(column) => Transformed::yes(Expr::Column(Column::new_unqualified(column.name))),
             other => Transformed::no(other),
         })
     });
-    bare.map_or_else(|_| expr.to_string(), |bare| bare.data.human_display().to_string())
+    let text = bare.map_or_else(|_| expr.to_string(), |bare| bare.data.human_display().to_string());
+    if text == "count(1)" { format!("count(*){filter}") } else { format!("{text}{filter}") }
+}
+
+/// An expression by the name that it was given, if it was.
+pub(crate) fn label(expr: &Expr) -> String {
+    match expr {
+        Expr::Alias(alias) if matches!(*alias.expr, Expr::Column(_)) || !alias.name.contains('(') => alias.name.clone(),
+        other => sentence(other),
+    }
 }
 
 /// `tumble 1 d on time_hour`.

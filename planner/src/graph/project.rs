@@ -6,7 +6,7 @@ use datafusion::common::{Column, DFSchema, DFSchemaRef, TableReference};
 use datafusion::logical_expr::{Expr, Union};
 use weir_runtime::graph::OperatorSpec;
 
-use super::names::list;
+use super::names::{label, list};
 use super::{Builder, Built, NewNode, Props, arrow_schema, sentence};
 use crate::bounds;
 use crate::error::Result;
@@ -33,9 +33,10 @@ impl Builder<'_> {
         let compiled = exprs.iter().map(|e| self.compile(e, &input.schema)).collect::<Result<Vec<_>>>()?;
         let places = |i: usize| passed.iter().position(|p| *p == Some(i));
         let props = input.props.project(places);
+        let labels: Vec<String> = exprs.iter().map(label).collect();
         let texts: Vec<String> = exprs.iter().map(sentence).collect();
         let node = self.add(NewNode {
-            name: format!("project {}", list(&texts)),
+            name: format!("project {}", list(&labels)),
             meaning: texts.join(", "),
             spec: OperatorSpec::Project { exprs: compiled },
             inputs: Self::forward(&input),
@@ -47,17 +48,37 @@ impl Builder<'_> {
         Ok(Built { node, schema: Arc::clone(schema), props })
     }
 
-    /// Appends computed columns behind all of the input's; returns where each expression is found.
-    pub(super) fn with_columns(&mut self, input: Built, exprs: &[Expr]) -> Result<(Built, Vec<usize>)> {
-        let width = input.schema.fields().len();
-        let mut all: Vec<Expr> = input.schema.columns().into_iter().map(Expr::Column).collect();
-        let mut fields: Vec<(Option<TableReference>, _)> =
-            input.schema.iter().map(|(q, f)| (q.cloned(), Arc::clone(f))).collect();
+    /// Appends computed columns behind the input's; returns where each expression is found. `used`: only the columns
+    /// that these expressions use, or that `exprs` pass on, are kept if anything has to be computed at all.
+    pub(super) fn with_columns(
+        &mut self,
+        input: Built,
+        exprs: &[Expr],
+        used: Option<&[Expr]>,
+    ) -> Result<(Built, Vec<usize>)> {
+        let known: Vec<Option<usize>> =
+            exprs.iter().map(|e| passed_column(e).and_then(|c| input.schema.maybe_index_of_column(c))).collect();
+        if let Some(indices) = known.iter().copied().collect::<Option<Vec<usize>>>() {
+            return Ok((input, indices));
+        }
+        let mut kept: Vec<usize> = (0..input.schema.fields().len()).collect();
+        if let Some(used) = used {
+            let columns = used.iter().flat_map(|e| e.column_refs());
+            let used: Vec<usize> = columns.filter_map(|c| input.schema.maybe_index_of_column(c)).collect();
+            kept.retain(|i| used.contains(i) || known.contains(&Some(*i)));
+        }
+        let (mut all, mut fields): (Vec<Expr>, Vec<(Option<TableReference>, _)>) = kept
+            .iter()
+            .map(|i| {
+                let (qualifier, field) = input.schema.qualified_field(*i);
+                let column = Expr::Column(Column::from((qualifier, field)));
+                (column, (qualifier.cloned(), Arc::clone(field)))
+            })
+            .unzip();
         let mut indices = Vec::new();
-        for expr in exprs {
-            let known = passed_column(expr).and_then(|c| input.schema.maybe_index_of_column(c));
-            if let Some(index) = known {
-                indices.push(index);
+        for (expr, known) in exprs.iter().zip(known) {
+            if let Some(place) = known.and_then(|known| kept.iter().position(|k| *k == known)) {
+                indices.push(place);
                 continue;
             }
             let (_, field) =
@@ -68,9 +89,7 @@ impl Builder<'_> {
             all.push(expr.clone().alias(&name));
             fields.push((None, Arc::new(field.as_ref().clone().with_name(name))));
         }
-        if all.len() == width {
-            return Ok((input, indices));
-        }
+
         let schema = DFSchema::new_with_metadata(fields, Default::default()).map_err(from_datafusion)?;
         Ok((self.projection(input, &all, &Arc::new(schema))?, indices))
     }

@@ -95,7 +95,7 @@ impl Builder<'_> {
         let times = Times {
             watermark: watermark.is_some(),
             event_time: watermark.as_ref().map(|(_, column, _)| *column),
-            window_end: Vec::new(),
+            ..Times::default()
         };
         let watermark = watermark
             .map(|(w, column, expr)| {

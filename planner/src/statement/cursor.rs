@@ -112,13 +112,6 @@ impl<'a> Cursor<'a> {
         Self { at: self.end.saturating_sub(back).max(self.at), ..self.clone() }
     }
 
-    /// The next `count` tokens as a cursor of their own; they are passed over.
-    pub(super) fn take(&mut self, count: usize) -> Self {
-        let part = Self { end: (self.at + count).min(self.end), ..self.clone() };
-        self.at = part.end;
-        part
-    }
-
     pub(super) fn is_done(&self) -> bool {
         self.at >= self.end
     }
@@ -260,13 +253,13 @@ impl<'a> Cursor<'a> {
     /// An expression as it is written.
     pub(super) fn expr(&mut self) -> Result<String> {
         let start = self.start();
-        self.parse(Parser::parse_expr)?;
+        self.parse(|parser| parser.parse_expr())?;
         Ok(self.text_since(start).to_owned())
     }
 
     /// A query up to the end.
     pub(super) fn query(&mut self) -> Result<Box<ast::Query>> {
-        let query = self.parse(Parser::parse_query)?;
+        let query = self.parse(|parser| parser.parse_query())?;
         self.finish()?;
         Ok(query)
     }

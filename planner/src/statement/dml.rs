@@ -1,7 +1,6 @@
 //! INSERT, UPDATE and DELETE: sqlparser reads them; clauses that Weir does not have are refused.
 
 use sqlparser::ast;
-use sqlparser::parser::Parser;
 
 use super::cursor::{Cursor, unqualify};
 use super::{Delete, Insert, Statement, Update};
@@ -9,7 +8,7 @@ use crate::error::{Result, SqlError};
 use crate::types::fold;
 
 fn parsed(cursor: &mut Cursor<'_>) -> Result<ast::Statement> {
-    let statement = cursor.parse(Parser::parse_statement)?;
+    let statement = cursor.parse(|parser| parser.parse_statement())?;
     cursor.finish()?;
     Ok(statement)
 }

@@ -4,7 +4,6 @@
 //! take `FROM t WITH (` for table hints.
 
 use sqlparser::ast;
-use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Token;
 use weir_runtime::graph::{ConnectorOptions, Emit};
 
@@ -61,7 +60,7 @@ pub(crate) fn parse_expr(sql: &str) -> Result<ast::Expr> {
         return Err(SqlError::syntax("expected an expression, found nothing"));
     };
     let mut cursor = source.cursor(range);
-    let expr = cursor.parse(Parser::parse_expr)?;
+    let expr = cursor.parse(|parser| parser.parse_expr())?;
     cursor.finish()?;
     Ok(expr)
 }
