@@ -10,5 +10,6 @@
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod http;
 pub mod pg;
 pub mod session;
