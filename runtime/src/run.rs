@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use weir_storage::{CheckpointId, CheckpointWriter, Epoch, JobId, Subtask, SubtaskState};
+use weir_storage::{CheckpointId, CheckpointWriter, Epoch, Subtask, SubtaskState};
 
 use crate::error::RuntimeError;
 use crate::fail_point::FailPoints;
@@ -98,7 +98,6 @@ pub(crate) struct Part {
 /// What the tasks of a run share.
 pub(crate) struct Run {
     pub(crate) query: String,
-    pub(crate) job: JobId,
     pub(crate) rejects: Arc<dyn Rejects>,
     pub(crate) events: mpsc::UnboundedSender<TaskEvent>,
     /// Below it, uploads keep the files of their snapshots.
@@ -113,14 +112,13 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(
         query: String,
-        job: JobId,
         rejects: Arc<dyn Rejects>,
         events: mpsc::UnboundedSender<TaskEvent>,
         staging: PathBuf,
         points: FailPoints,
     ) -> Self {
         let (writers, uploads) = (Mutex::default(), Mutex::default());
-        Self { query, job, rejects, events, staging, io: Handle::current(), points, writers, uploads }
+        Self { query, rejects, events, staging, io: Handle::current(), points, writers, uploads }
     }
 
     /// Tells the driver. Once it is gone the run is over, and the task will be cancelled.

@@ -241,7 +241,7 @@ async fn restore(
     }
     let (sender, events) = mpsc::unbounded_channel();
     let rejects = Arc::clone(&services.rejects);
-    let run = Arc::new(Run::new(spec.name.clone(), spec.id.clone(), rejects, sender, staging, points));
+    let run = Arc::new(Run::new(spec.name.clone(), rejects, sender, staging, points));
     let (run_ref, store_ref, services_ref, sinks_ref) = (&run, &store, &services, &sinks);
     let builder = Builder {
         spec,

@@ -181,7 +181,9 @@ impl Task {
     /// Counts waiting for input.
     pub(crate) fn count_idle(&self, time: Duration) {
         let nanos = time.as_nanos() as u64;
-        self.metrics().for_each(|metrics| drop(metrics.idle_ns.fetch_add(nanos, Relaxed)));
+        for metrics in self.metrics() {
+            metrics.idle_ns.fetch_add(nanos, Relaxed);
+        }
     }
 
     fn count_blocked(&mut self) {
@@ -189,7 +191,9 @@ impl Task {
         let nanos = (total - self.counted_blocked).as_nanos() as u64;
         if nanos > 0 {
             self.counted_blocked = total;
-            self.metrics().for_each(|metrics| drop(metrics.blocked_ns.fetch_add(nanos, Relaxed)));
+            for metrics in self.metrics() {
+                metrics.blocked_ns.fetch_add(nanos, Relaxed);
+            }
         }
     }
 
