@@ -77,6 +77,11 @@ fn render(backend: &dyn Backend) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
+/// A label's value as the text format wants it; the library writes values as they are.
+fn label(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 fn gauges(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>) -> Gauges {
     let family = Gauges::default();
     match unit {
@@ -100,7 +105,7 @@ fn seconds(registry: &mut Registry, name: &str, help: &str) -> Seconds {
 
 fn server(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInfo]) {
     let build = gauges(registry, "weir_build_info", "Version of the server, as a label", None);
-    build.get_or_create(&vec![("version", backend.server().version)]).set(1.0);
+    build.get_or_create(&vec![("version", label(&backend.server().version))]).set(1.0);
     let healthy =
         gauges(registry, "weir_healthy", "1 while the server serves, 0 when its store fails or is taken over", None);
     healthy.get_or_create(&Vec::new()).set(f64::from(u8::from(backend.health().is_ok())));
@@ -131,7 +136,7 @@ fn query(registry: &mut Registry, queries: &[QueryInfo]) {
         Some(Unit::Other("ratio".to_owned())),
     );
     for one in queries {
-        let labels = vec![("query", one.name.clone()), ("kind", one.kind.clone())];
+        let labels = vec![("query", label(&one.name)), ("kind", label(&one.kind))];
         for name in STATES {
             let mut labels = labels.clone();
             labels.push(("state", name.to_owned()));
@@ -166,9 +171,9 @@ fn operators(registry: &mut Registry, backend: &dyn Backend, queries: &[QueryInf
         for operator in backend.operators(&query.name).unwrap_or_default() {
             for subtask in &operator.subtasks {
                 let labels = vec![
-                    ("query", query.name.clone()),
-                    ("operator", operator.uid.clone()),
-                    ("name", operator.name.clone()),
+                    ("query", label(&query.name)),
+                    ("operator", label(&operator.uid)),
+                    ("name", label(&operator.name)),
                     ("subtask", subtask.subtask.to_string()),
                 ];
                 rows_in.get_or_create(&labels).inc_by(subtask.rows_in);
@@ -205,9 +210,9 @@ fn checkpoints(registry: &mut Registry, rows: &[CheckpointRow]) {
     let size = gauges(registry, "weir_checkpoint_last_size", "State of the last checkpoint", Some(Unit::Bytes));
     let new = gauges(registry, "weir_checkpoint_last_uploaded", "Uploaded for the last checkpoint", Some(Unit::Bytes));
     for row in rows {
-        let query = vec![("query", row.query.clone())];
+        let query = vec![("query", label(&row.query))];
         let mut by_state = query.clone();
-        by_state.push(("state", row.state.clone()));
+        by_state.push(("state", label(&row.state)));
         listed.get_or_create(&by_state).inc();
         // Numbers count from 1 and are never reused: the largest tells how many there were.
         let count = triggered.get_or_create(&query);

@@ -499,7 +499,7 @@ async fn metrics_have_units_help_and_every_label() {
         "weir_checkpoint_last_id{query=\"by_carrier\"} 3.0",
         "weir_checkpoint_last_duration_seconds{query=\"by_carrier\"} 0.25",
         "weir_checkpoint_last_size_bytes{query=\"by_carrier\"} 412.0",
-        "weir_healthy 1.0",
+        "weir_healthy{} 1.0",
     ] {
         assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");
     }
