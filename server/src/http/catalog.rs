@@ -128,7 +128,8 @@ pub(super) fn undefined<'a>(what: &str, name: &str, known: impl IntoIterator<Ite
 
 /// List all streams, tables, views and sinks.
 #[utoipa::path(
-    get, path = "/v1/relations", tag = "catalog",
+    get, operation_id = "list_relations",
+    path = "/v1/relations", tag = "catalog",
     responses((status = 200, description = "All relations, by name", body = Relations))
 )]
 pub(super) async fn list(State(app): State<App>) -> Json<Relations> {
@@ -139,7 +140,8 @@ pub(super) async fn list(State(app): State<App>) -> Json<Relations> {
 
 /// Describe one relation.
 #[utoipa::path(
-    get, path = "/v1/relations/{name}", tag = "catalog",
+    get, operation_id = "describe_relation",
+    path = "/v1/relations/{name}", tag = "catalog",
     params(("name" = String, Path, description = "The relation")),
     responses(
         (status = 200, description = "The relation", body = RelationInfo),
@@ -156,7 +158,8 @@ pub(super) async fn one(State(app): State<App>, Named(name): Named<String>) -> R
 
 /// Tell version, store and addresses of the server.
 #[utoipa::path(
-    get, path = "/v1/server", tag = "server",
+    get, operation_id = "describe_server",
+    path = "/v1/server", tag = "server",
     responses((status = 200, description = "The server", body = ServerInfo))
 )]
 pub(super) async fn server(State(app): State<App>) -> Json<ServerInfo> {

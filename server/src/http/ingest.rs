@@ -23,7 +23,8 @@ const KEY_LIMIT: usize = 255;
 /// line. Rows are durable when the answer arrives. A request that is repeated with the same Idempotency-Key writes
 /// nothing twice.
 #[utoipa::path(
-    post, path = "/v1/streams/{name}", tag = "streams",
+    post, operation_id = "put_rows",
+    path = "/v1/streams/{name}", tag = "streams",
     params(
         ("name" = String, Path, description = "The stream"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name of this request, chosen by the client, at most 255 characters"),

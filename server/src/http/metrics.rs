@@ -41,7 +41,8 @@ pub(super) struct Health {
 
 /// Tell whether the server serves: its store answers and no other server has taken it over.
 #[utoipa::path(
-    get, path = "/healthz", tag = "server",
+    get, operation_id = "health",
+    path = "/healthz", tag = "server",
     responses(
         (status = 200, description = "It serves", body = Health),
         (status = 503, description = "It does not; the error says why", body = ProblemBody),
@@ -54,7 +55,8 @@ pub(super) async fn health(State(app): State<App>) -> Result<Json<Health>, Probl
 
 /// All counters for Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "server",
+    get, operation_id = "metrics",
+    path = "/metrics", tag = "server",
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = OPEN_METRICS))
 )]
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response, Problem> {

@@ -61,7 +61,8 @@ fn find(app: &App, name: &str) -> Result<QueryInfo, Problem> {
 
 /// List all queries.
 #[utoipa::path(
-    get, path = "/v1/queries", tag = "queries",
+    get, operation_id = "list_queries",
+    path = "/v1/queries", tag = "queries",
     responses((status = 200, description = "All queries, by name", body = Queries))
 )]
 pub(super) async fn list(State(app): State<App>) -> Json<Queries> {
@@ -70,7 +71,8 @@ pub(super) async fn list(State(app): State<App>) -> Json<Queries> {
 
 /// Describe one query.
 #[utoipa::path(
-    get, path = "/v1/queries/{name}", tag = "queries",
+    get, operation_id = "describe_query",
+    path = "/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "The query")),
     responses(
         (status = 200, description = "The query", body = QueryInfo),
@@ -83,7 +85,8 @@ pub(super) async fn one(State(app): State<App>, Named(name): Named<String>) -> R
 
 /// Show a query's dataflow graph with the counters of each subtask.
 #[utoipa::path(
-    get, path = "/v1/queries/{name}/operators", tag = "queries",
+    get, operation_id = "list_operators",
+    path = "/v1/queries/{name}/operators", tag = "queries",
     params(("name" = String, Path, description = "The query")),
     responses(
         (status = 200, description = "The operators", body = Operators),
@@ -97,7 +100,8 @@ pub(super) async fn operators(State(app): State<App>, Named(name): Named<String>
 
 /// List a query's checkpoints, newest first.
 #[utoipa::path(
-    get, path = "/v1/queries/{name}/checkpoints", tag = "queries",
+    get, operation_id = "list_checkpoints",
+    path = "/v1/queries/{name}/checkpoints", tag = "queries",
     params(("name" = String, Path, description = "The query")),
     responses(
         (status = 200, description = "The checkpoints", body = Checkpoints),
@@ -114,7 +118,8 @@ pub(super) async fn checkpoints(
 
 /// Pause a query: ALTER QUERY … PAUSE.
 #[utoipa::path(
-    post, path = "/v1/queries/{name}/pause", tag = "queries",
+    post, operation_id = "pause_query",
+    path = "/v1/queries/{name}/pause", tag = "queries",
     params(("name" = String, Path, description = "The query")),
     responses(
         (status = 200, description = "The query, which stands still", body = QueryInfo),
@@ -130,7 +135,8 @@ pub(super) async fn pause(State(app): State<App>, Named(name): Named<String>) ->
 
 /// Let a paused query go on: ALTER QUERY … RESUME.
 #[utoipa::path(
-    post, path = "/v1/queries/{name}/resume", tag = "queries",
+    post, operation_id = "resume_query",
+    path = "/v1/queries/{name}/resume", tag = "queries",
     params(("name" = String, Path, description = "The query")),
     responses(
         (status = 200, description = "The query, which goes on", body = QueryInfo),
@@ -146,7 +152,8 @@ pub(super) async fn resume(State(app): State<App>, Named(name): Named<String>) -
 
 /// Take a checkpoint now and wait until it is complete: CHECKPOINT ….
 #[utoipa::path(
-    post, path = "/v1/queries/{name}/checkpoint", tag = "queries",
+    post, operation_id = "take_checkpoint",
+    path = "/v1/queries/{name}/checkpoint", tag = "queries",
     params(("name" = String, Path, description = "The query")),
     responses(
         (status = 200, description = "The newest complete checkpoint", body = CheckpointRow),
@@ -167,7 +174,8 @@ pub(super) async fn checkpoint(
 
 /// Drop a query with its view, sink, stream or table: DROP ….
 #[utoipa::path(
-    delete, path = "/v1/queries/{name}", tag = "queries",
+    delete, operation_id = "drop_query",
+    path = "/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "The query"), RemoveOptions),
     responses(
         (status = 200, description = "It is gone", body = Done),

@@ -121,7 +121,8 @@ pub(super) enum SqlLine {
 /// `Accept: text/event-stream` an event for each. SUBSCRIBE and SELECT … EMIT CHANGES never end and need one of the
 /// latter two; closing the connection cancels them.
 #[utoipa::path(
-    post, path = "/v1/sql", tag = "sql", request_body = SqlRequest,
+    post, operation_id = "run_sql",
+    path = "/v1/sql", tag = "sql", request_body = SqlRequest,
     responses(
         (status = 200, description = "What the statements answered", content(
             (SqlAnswer = "application/json"), (SqlLine = "application/x-ndjson"), (String = "text/event-stream")

@@ -530,6 +530,12 @@ async fn the_dashboard_is_embedded_and_cached_by_its_tag() {
 
 #[test]
 fn the_committed_openapi_document_is_current() {
+    let document = serde_json::to_value(super::openapi()).unwrap();
+    let operations =
+        document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values());
+    let ids: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    let distinct: std::collections::HashSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), distinct.len(), "generated clients name their functions by these: {ids:?}");
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/openapi.json");
     let current = serde_json::to_string_pretty(&super::openapi()).unwrap() + "\n";
     if std::env::var_os("WEIR_BLESS").is_some() {
