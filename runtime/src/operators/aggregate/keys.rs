@@ -20,10 +20,6 @@ impl KeyArena {
         self.ends.push(self.bytes.len());
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
     /// The key of `group`.
     pub(super) fn key(&self, group: usize) -> &[u8] {
         let start = if group == 0 { 0 } else { self.ends[group - 1] };

@@ -8,31 +8,24 @@ use std::ops::ControlFlow;
 use indexmap::IndexMap;
 use weir_storage::{KeyGroup, StateTable};
 
+use super::rows::{Held, Rows};
 use crate::error::Result;
 use crate::operators::view_codec::{split_value, value};
 use crate::operators::{OwnedChange, TableChange};
 
-/// Bytes that a row takes besides its own.
-const OVERHEAD: usize = 96;
+/// Bytes that a key takes besides its own.
+const KEY_OVERHEAD: usize = 160;
 
-/// A row of one side.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Held {
-    /// How often it is there. 0 only until the table has been told.
-    pub(super) weight: i64,
-    /// Sum of the weights of its partners; kept for preserved sides.
-    pub(super) degree: i64,
-    dirty: bool,
-    stored: bool,
-}
+/// Bytes that a row takes besides its own.
+const ROW_OVERHEAD: usize = 64;
 
 /// All rows of one join key.
 #[derive(Debug, Default)]
 struct KeyRows {
-    sides: [IndexMap<Box<[u8]>, Held>; 2],
+    sides: [Rows; 2],
     dirty: bool,
-    /// When it was last used.
-    generation: u32,
+    /// The batch that last used it.
+    generation: u64,
 }
 
 /// See the module.
@@ -45,7 +38,8 @@ pub(super) struct Cache {
     complete: bool,
     bytes: usize,
     limit: usize,
-    generation: u32,
+    /// Number of the current batch.
+    generation: u64,
 }
 
 impl Cache {
@@ -70,7 +64,7 @@ impl Cache {
                 Some(slot) => slot,
                 None => {
                     let rows = if self.complete { KeyRows::default() } else { self.load(key, &group_of)? };
-                    self.bytes += key.len() + OVERHEAD;
+                    self.bytes += key.len() + KEY_OVERHEAD;
                     self.keys.insert_full(key.into(), rows).0
                 }
             };
@@ -90,8 +84,8 @@ impl Cache {
             {
                 Ok((weight, degree)) => {
                     let row = &entry[key.len()..];
-                    *bytes += row.len() + OVERHEAD;
-                    side.insert(row.into(), Held { weight, degree, dirty: false, stored: true });
+                    *bytes += row.len() + ROW_OVERHEAD;
+                    side.push(row, Held { weight, degree, dirty: false, stored: true });
                     ControlFlow::Continue(())
                 }
                 Err(error) => {
@@ -112,17 +106,17 @@ impl Cache {
     }
 
     pub(super) fn row_bytes(&self, slot: usize, side: usize, row: usize) -> &[u8] {
-        self.keys[slot].sides[side].get_index(row).map_or(&[], |(bytes, _)| bytes)
+        self.keys[slot].sides[side].bytes(row)
     }
 
     pub(super) fn row_mut(&mut self, slot: usize, side: usize, row: usize) -> &mut Held {
-        &mut self.keys[slot].sides[side][row]
+        self.keys[slot].sides[side].held(row)
     }
 
     /// The row differs from what its table holds.
     pub(super) fn mark_dirty(&mut self, slot: usize, side: usize, row: usize) {
         let rows = &mut self.keys[slot];
-        rows.sides[side][row].dirty = true;
+        rows.sides[side].held(row).dirty = true;
         if !rows.dirty {
             rows.dirty = true;
             self.dirty.push(slot);
@@ -132,14 +126,14 @@ impl Cache {
     /// Adds a weight to a row, whose degree is known.
     pub(super) fn add(&mut self, slot: usize, side: usize, row: &[u8], weight: i64, degree: i64) {
         let rows = &mut self.keys[slot].sides[side];
-        let index = match rows.get_index_of(row) {
+        let index = match rows.find(row) {
             Some(index) => index,
             None => {
-                self.bytes += row.len() + OVERHEAD;
-                rows.insert_full(row.into(), Held::default()).0
+                self.bytes += row.len() + ROW_OVERHEAD;
+                rows.push(row, Held::default())
             }
         };
-        let held = &mut rows[index];
+        let held = rows.held(index);
         held.weight += weight;
         held.degree = degree;
         self.mark_dirty(slot, side, index);
@@ -152,7 +146,7 @@ impl Cache {
             for slot in &self.dirty {
                 let Some((key, rows)) = self.keys.get_index_mut(*slot) else { continue };
                 let group = group_of(key);
-                for (row, held) in &mut rows.sides[side] {
+                for (row, held) in rows.sides[side].iter_mut() {
                     if !std::mem::take(&mut held.dirty) {
                         continue;
                     }
@@ -163,13 +157,7 @@ impl Cache {
                     }
                     held.stored = there;
                 }
-                let bytes = &mut self.bytes;
-                rows.sides[side].retain(|row, held| {
-                    if held.weight == 0 {
-                        *bytes = bytes.saturating_sub(row.len() + OVERHEAD);
-                    }
-                    held.weight != 0
-                });
+                rows.sides[side].forget_gone();
             }
             let changes: Vec<TableChange<'_>> =
                 changes.iter().map(|(group, key, value)| (*group, key.as_slice(), value.as_deref())).collect();
@@ -181,30 +169,30 @@ impl Cache {
         Ok(())
     }
 
-    /// Bounds memory: drops the keys that were not used since the last time, or all if that is not enough. Slots are
-    /// void afterwards.
+    /// Bounds memory: drops the half of the keys that was not used for longest. Slots are void afterwards.
     pub(super) fn tidy(&mut self, group_of: impl Fn(&[u8]) -> KeyGroup) -> Result<()> {
+        self.generation += 1;
         if self.bytes <= self.limit {
             return Ok(());
         }
         self.write_back(group_of)?;
         self.complete = false;
-        let (generation, limit) = (self.generation, self.limit);
+        let mut ages: Vec<u64> = self.keys.values().map(|rows| rows.generation).collect();
+        if ages.is_empty() {
+            return Ok(());
+        }
+        let middle = ages.len() / 2;
+        let newest_dropped = *ages.select_nth_unstable(middle).1;
         let mut bytes = 0;
         self.keys.retain(|key, rows| {
-            let keep = rows.generation == generation;
+            let keep = rows.generation > newest_dropped;
             if keep {
-                bytes += key.len() + OVERHEAD;
-                bytes += rows.sides.iter().flat_map(IndexMap::keys).map(|row| row.len() + OVERHEAD).sum::<usize>();
+                bytes += key.len() + KEY_OVERHEAD;
+                bytes += rows.sides.iter().flat_map(Rows::iter).map(|row| row.len() + ROW_OVERHEAD).sum::<usize>();
             }
             keep
         });
-        if bytes > limit / 2 {
-            self.keys.clear();
-            bytes = 0;
-        }
         self.bytes = bytes;
-        self.generation += 1;
         Ok(())
     }
 }

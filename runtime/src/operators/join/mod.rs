@@ -14,6 +14,7 @@
 //! ```
 
 mod cache;
+mod rows;
 #[cfg(test)]
 mod tests;
 
