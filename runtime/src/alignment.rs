@@ -135,7 +135,8 @@ impl Aligner {
             if self.channels.iter().any(|channel| channel.reached < Some(oldest_epoch)) {
                 break;
             }
-            settled.push(Settled::Complete { mark: oldest.mark, alignment: now.saturating_duration_since(oldest.since) });
+            settled
+                .push(Settled::Complete { mark: oldest.mark, alignment: now.saturating_duration_since(oldest.since) });
             self.waiting.pop_front();
         }
         self.free();

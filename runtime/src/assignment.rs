@@ -24,7 +24,8 @@ impl Assignment {
         if former.len() == count {
             for (subtask, table) in former.into_iter().enumerate() {
                 assignment.floors[subtask] = table.watermark;
-                assignment.subtasks[subtask].extend(table.splits.into_iter().map(|split| (split.state.id.clone(), split)));
+                assignment.subtasks[subtask]
+                    .extend(table.splits.into_iter().map(|split| (split.state.id.clone(), split)));
             }
             return assignment;
         }

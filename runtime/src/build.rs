@@ -207,11 +207,7 @@ impl Builder<'_> {
     }
 
     /// The snapshots that hold the state of these operators, which run in one task.
-    fn keyed_parts(
-        &self,
-        stateful: &[NodeIndex],
-        formers: &Formers<'_>,
-    ) -> Result<Vec<weir_storage::KeyedSnapshot>> {
+    fn keyed_parts(&self, stateful: &[NodeIndex], formers: &Formers<'_>) -> Result<Vec<weir_storage::KeyedSnapshot>> {
         let headers = stateful.iter().filter_map(|node| formers.get(node)).flat_map(|former| &former.headers);
         let hosts: BTreeSet<&OperatorUid> = headers.filter_map(|header| header.keyed_with.as_ref()).collect();
         let mut hosts = hosts.into_iter();
@@ -343,7 +339,19 @@ impl Builder<'_> {
         let (control, controls) = mpsc::unbounded_channel();
         let (run, counted_blocked) = (Arc::clone(self.run), std::time::Duration::ZERO);
         let chain = Chain::new(links);
-        let task = Task { id, name: name.clone(), run, chain, end, keyed, headers, blocked, counted_blocked };
+        let source_metrics = source.as_ref().map(|(.., metrics)| Arc::clone(metrics));
+        let task = Task {
+            id,
+            name: name.clone(),
+            run,
+            chain,
+            end,
+            keyed,
+            headers,
+            blocked,
+            counted_blocked,
+            source: source_metrics,
+        };
         let is_source = source.is_some();
         let body: BoxFuture<'static, Result<()>> = match source {
             None => Box::pin(ProcessTask::new(task, wires.inbox, controls).run()),
@@ -382,8 +390,7 @@ impl Builder<'_> {
             rejects: Arc::clone(&self.services.rejects),
             metrics: Arc::clone(&metrics),
         };
-        let inputs: Vec<_> =
-            node.inputs.iter().map(|edge| Arc::clone(&self.graph().nodes[edge.from].schema)).collect();
+        let inputs: Vec<_> = node.inputs.iter().map(|edge| Arc::clone(&self.graph().nodes[edge.from].schema)).collect();
         let view = match &node.spec {
             OperatorSpec::Materialize(spec) => self.services.views.view(&spec.relation),
             _ => None,
@@ -410,7 +417,7 @@ impl Builder<'_> {
     ) -> Result<SourceTask> {
         let Some(running) = sources.get(&node) else { return Err(internal("build", "a source was not opened")) };
         let table = running.assignment.of(task.subtask());
-        let bounded = running.source.discovery_interval().is_none();
+        let bounded = running.source.is_bounded();
         let idle_timeout = spec.watermark.as_ref().and_then(|watermark| watermark.idle_timeout).filter(|_| !bounded);
         let mut times = SplitTimes::new(idle_timeout, table.watermark);
         for split in &table.splits {

@@ -161,8 +161,7 @@ fn part(
     let rows = chunk.num_rows();
     let key = crate::keys::key_columns(chunk.batch(), columns);
     let keys = encoder.encode_rows(&key, rows)?;
-    let owners: Vec<u32> =
-        (0..rows).map(|row| owner_of(keys.group(row), parallelism, max_parallelism).0).collect();
+    let owners: Vec<u32> = (0..rows).map(|row| owner_of(keys.group(row), parallelism, max_parallelism).0).collect();
     let mut starts = vec![0u32; parallelism as usize + 1];
     for owner in &owners {
         starts[*owner as usize + 1] += 1;

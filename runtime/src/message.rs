@@ -39,7 +39,11 @@ impl Chunk {
     /// is dropped so that append-only data stays cheap.
     pub fn new(batch: RecordBatch, ops: Int8Array) -> Self {
         debug_assert_eq!(batch.num_rows(), ops.len());
-        if ops.values().iter().all(|op| *op == 1) { Self::insert(batch) } else { Self { batch, ops: Some(Arc::new(ops)) } }
+        if ops.values().iter().all(|op| *op == 1) {
+            Self::insert(batch)
+        } else {
+            Self { batch, ops: Some(Arc::new(ops)) }
+        }
     }
 
     /// The rows.

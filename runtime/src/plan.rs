@@ -108,14 +108,16 @@ mod tests {
     use crate::testing::{graph, union_node};
 
     fn chains(edges: &[(u32, &[(usize, Exchange)])]) -> Result<Vec<Vec<NodeIndex>>> {
-        let nodes = edges.iter().enumerate().map(|(index, (parallelism, inputs))| union_node(index, *parallelism, inputs));
+        let nodes =
+            edges.iter().enumerate().map(|(index, (parallelism, inputs))| union_node(index, *parallelism, inputs));
         Ok(plan(&graph(nodes.collect()), "q")?.tasks.into_iter().map(|task| task.nodes).collect())
     }
 
     #[test]
     fn forward_edges_are_chained_and_others_are_not() {
         let hash = Exchange::Hash(vec![0]);
-        let found = chains(&[(2, &[]), (2, &[(0, Exchange::Forward)]), (2, &[(1, hash)]), (2, &[(2, Exchange::Forward)])]);
+        let found =
+            chains(&[(2, &[]), (2, &[(0, Exchange::Forward)]), (2, &[(1, hash)]), (2, &[(2, Exchange::Forward)])]);
         assert_eq!(found.unwrap(), [vec![0, 1], vec![2, 3]]);
     }
 

@@ -29,6 +29,7 @@ pub struct SplitState {
 
 /// What a reader yields.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "an event is taken apart at once and never stored")]
 pub enum SourceEvent {
     /// Rows of one split, in its order, and the split's position *after* them. Every `RecordBatch` has the schema
     /// that the source was asked for. Bad rows passed on the way are reported here too.
@@ -64,6 +65,11 @@ pub trait Source: Send + Sync {
 
     /// How often to look for new splits; `None` for a bounded source.
     fn discovery_interval(&self) -> Option<Duration>;
+
+    /// Whether all of it will have been read some day.
+    fn is_bounded(&self) -> bool {
+        self.discovery_interval().is_none()
+    }
 
     /// A reader for one subtask.
     async fn reader(&self, splits: Vec<SplitState>) -> Result<Box<dyn SourceReader>>;

@@ -132,6 +132,7 @@ impl Default for ReadState {
 }
 
 /// What a source task does next.
+#[allow(clippy::large_enum_variant, reason = "it lives for one step of the loop and is never stored")]
 enum Step {
     Control(Option<Control>),
     Read(SourceEvent),
@@ -180,7 +181,6 @@ impl SourceTask {
         };
         let waited = since.elapsed();
         self.task.count_idle(waited);
-        self.metrics.idle_ns.fetch_add(waited.as_nanos() as u64, Relaxed);
         Ok(step)
     }
 
@@ -278,7 +278,10 @@ impl SourceTask {
     }
 
     fn unknown(&self, split: &SplitId) -> crate::RuntimeError {
-        internal("source task", format!("the reader of {} names split \"{}\", which it was not given", self.relation, split.0))
+        internal(
+            "source task",
+            format!("the reader of {} names split \"{}\", which it was not given", self.relation, split.0),
+        )
     }
 
     async fn rows(&mut self, split: &SplitId, read: &RecordBatch, ops: Option<Int8Array>) -> Result<()> {

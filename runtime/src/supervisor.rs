@@ -124,7 +124,12 @@ impl Supervisor {
             tracing::warn!(%query, %reason, attempt, ?delay, "failed; it will be started again from its last checkpoint");
             let since_ms = chrono::Utc::now().timestamp_millis();
             let next_try_ms = since_ms + delay.as_millis() as i64;
-            self.shared.status.send_replace(JobStatus::Restarting { attempt, reason: reason.clone(), since_ms, next_try_ms });
+            self.shared.status.send_replace(JobStatus::Restarting {
+                attempt,
+                reason: reason.clone(),
+                since_ms,
+                next_try_ms,
+            });
             let why = format!("the query is being restarted: {reason}");
             if let Waited::Stopped = self.while_not_running(&why, tokio::time::sleep(delay)).await {
                 break JobStatus::Stopped;
@@ -231,7 +236,7 @@ async fn restore(
         committer.clean_up().await?;
     }
     points.hit("in-recovery-after-recommit")?;
-    let state_dir = services.state_dir.join(&spec.id.0);
+    let state_dir = services.state_dir.join(directory_name(&spec.id.0));
     let staging = state_dir.join("staging");
     // Whatever a crashed process left there is of no use to anybody.
     if let Err(error) = std::fs::remove_dir_all(&staging)
@@ -268,19 +273,28 @@ async fn retained(store: &JobStore, shared: &Shared) -> Result<Vec<Manifest>> {
         match store.read(*id).await {
             Ok(manifest) => manifests.push(manifest),
             Err(error) if Some(id) == ids.last() => return Err(error.into()),
-            Err(error) => tracing::warn!(query = %shared.spec.name, checkpoint = %id, %error, "an older checkpoint cannot be read"),
+            Err(error) => {
+                tracing::warn!(query = %shared.spec.name, checkpoint = %id, %error, "an older checkpoint cannot be read")
+            }
         }
     }
     for manifest in &manifests {
         let info = CheckpointInfo::of(manifest, store.manifest_url(manifest.checkpoint));
-        let known = shared.records.lock().iter().any(|record| {
-            record.id == manifest.checkpoint && matches!(record.state, CheckpointState::Completed(_))
-        });
+        let known =
+            shared.records.lock().iter().any(|record| {
+                record.id == manifest.checkpoint && matches!(record.state, CheckpointState::Completed(_))
+            });
         if !known {
             shared.record(manifest.checkpoint, manifest.triggered_at_ms, CheckpointState::Completed(info));
         }
     }
     Ok(manifests)
+}
+
+/// A name for a local directory: a query may be called anything, `../x` included.
+fn directory_name(job: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    job.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }).collect()
 }
 
 /// Milliseconds since 1970.
@@ -291,4 +305,15 @@ pub(crate) fn now_ms() -> i64 {
 /// How long `since` was ago, for a log.
 pub(crate) fn elapsed_ms(since: Instant) -> u64 {
     Duration::as_millis(&since.elapsed()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_stay_below_the_one_they_belong_in() {
+        assert_eq!(directory_name("by_carrier-0197"), "by_carrier-0197");
+        assert_eq!(directory_name("../é"), "%2e%2e%2f%c3%a9");
+    }
 }

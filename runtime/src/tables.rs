@@ -78,7 +78,10 @@ impl TableNumbers {
             let known = given.by_name.insert((uid.clone(), name.clone()), *id);
             let fresh = given.used.insert(*id);
             if known.map_or(!fresh, |known| known != *id) {
-                return Err(internal("state tables", format!("table {id} was given twice, to \"{name}\" of {uid} at last")));
+                return Err(internal(
+                    "state tables",
+                    format!("table {id} was given twice, to \"{name}\" of {uid} at last"),
+                ));
             }
         }
         Ok(())
@@ -111,7 +114,10 @@ pub(crate) struct OperatorTables<'a> {
 impl StateAccess for OperatorTables<'_> {
     fn table(&mut self, name: &str) -> Result<StateTable> {
         let Some(keyed) = self.keyed else {
-            return Err(internal("state tables", format!("{} is not declared stateful and wants \"{name}\"", self.uid)));
+            return Err(internal(
+                "state tables",
+                format!("{} is not declared stateful and wants \"{name}\"", self.uid),
+            ));
         };
         let id = self.numbers.number(self.uid, name)?;
         self.used.insert(name.to_owned(), id);

@@ -26,7 +26,7 @@ use crate::metrics::OperatorMetrics;
 use crate::run::{Control, Run, TaskEvent, TaskId, TaskName};
 use crate::sink_task::SinkEnd;
 use crate::tables::{Header, frame};
-use crate::time::{InputTimes, Progress};
+use crate::time::InputTimes;
 use crate::upload::{PendingPart, PendingSnapshotOf};
 
 /// Where what a chain emits goes.
@@ -50,6 +50,8 @@ pub(crate) struct Task {
     pub(crate) headers: BTreeMap<NodeIndex, Header>,
     pub(crate) blocked: Arc<BlockedTime>,
     pub(crate) counted_blocked: Duration,
+    /// Counters of the source that the task reads, if it does.
+    pub(crate) source: Option<Arc<OperatorMetrics>>,
 }
 
 impl Task {
@@ -202,7 +204,7 @@ impl Task {
             TaskEnd::Sink(sink) => Some(sink.metrics()),
             TaskEnd::Edges(_) => None,
         };
-        self.chain.metrics().chain(sink)
+        self.source.as_deref().into_iter().chain(self.chain.metrics()).chain(sink)
     }
 }
 
@@ -289,7 +291,7 @@ impl ProcessTask {
             Message::End => {
                 let all_ended = !std::mem::replace(&mut self.ended[channel], true) && self.ended.iter().all(|e| *e);
                 if all_ended {
-                    chain.progress(Progress::Watermark(crate::message::EventTime::MAX))?;
+                    self.times.end().into_iter().try_for_each(|progress| chain.progress(progress))?;
                     chain.end()?;
                 }
             }

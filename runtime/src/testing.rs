@@ -13,9 +13,7 @@ use tokio::sync::Notify;
 use weir_storage::{CheckpointId, Fence, JobId, OperatorUid, OwnerInfo, StateResources, Store, Subtask};
 
 use crate::error::{Result, internal};
-use crate::graph::{
-    Edge, Exchange, Expr, Graph, MaterializeSpec, Node, OperatorSpec, Resolver, SinkSpec, SourceSpec,
-};
+use crate::graph::{Edge, Exchange, Expr, Graph, MaterializeSpec, Node, OperatorSpec, Resolver, SinkSpec, SourceSpec};
 use crate::job::{JobServices, JobSpec, Views};
 use crate::message::{Chunk, EventTime};
 use crate::options::{CheckpointOptions, RestartPolicy};
@@ -177,8 +175,11 @@ impl Source for Numbers {
         let mut inner = self.0.inner.lock();
         inner.discoveries += 1;
         let new = inner.splits.keys().filter(|name| known.iter().all(|split| split.id.0 != **name));
-        let split =
-            |name: &String| SplitState { id: SplitId(name.clone()), position: serde_json::Value::Null, finished: false };
+        let split = |name: &String| SplitState {
+            id: SplitId(name.clone()),
+            position: serde_json::Value::Null,
+            finished: false,
+        };
         Ok(new.map(split).collect())
     }
 
@@ -219,7 +220,8 @@ impl NumberReader {
                 return Ok(Some(SourceEvent::Rows { split, batch: batch(rows), ops: None, position, bad: vec![] }));
             }
         }
-        let read = self.splits.iter().find(|(name, at)| **at == inner.splits[*name].len()).map(|(name, _)| name.clone());
+        let read =
+            self.splits.iter().find(|(name, at)| **at == inner.splits[*name].len()).map(|(name, _)| name.clone());
         if let Some(name) = read {
             self.splits.remove(&name);
             return Ok(Some(SourceEvent::SplitFinished { split: SplitId(name) }));

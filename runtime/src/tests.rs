@@ -16,7 +16,9 @@ use crate::fail_point::FailPoints;
 use crate::graph::{Edge, Exchange, Expr, Graph, Node, OperatorSpec};
 use crate::job::{CheckpointState, JobHandle, JobServices, JobSpec, JobStatus, StopMode, spawn, spawn_with};
 use crate::options::{CheckpointMode, CheckpointOptions, RestartPolicy};
-use crate::testing::{Bench, Scripted, World, graph, materialize_spec, node, number_column, number_schema, sink_spec, source_spec};
+use crate::testing::{
+    Bench, Scripted, World, graph, materialize_spec, node, number_column, number_schema, sink_spec, source_spec,
+};
 use crate::view::ViewHandle;
 
 const ROWS: i64 = 40;
@@ -115,11 +117,10 @@ async fn a_job_reads_all_commits_and_finishes_with_one_checkpoint() {
     let store = JobStore::read_only(&bench.services.store, &bench.id);
     let manifest = store.latest().await.unwrap().unwrap();
     assert!(manifest.last);
-    assert_eq!(manifest.operators.iter().map(|operator| operator.uid.0.as_str()).collect::<Vec<_>>(), [
-        "uid-source",
-        "uid-filter",
-        "uid-sink"
-    ]);
+    assert_eq!(
+        manifest.operators.iter().map(|operator| operator.uid.0.as_str()).collect::<Vec<_>>(),
+        ["uid-source", "uid-filter", "uid-sink"]
+    );
     let metrics = job.metrics();
     let rows = |name: &str| metrics.iter().filter(|m| m.name == name).map(|m| m.rows_in).sum::<u64>();
     assert_eq!((rows("source"), rows("filter"), rows("sink")), (85, 85, 85));
@@ -214,7 +215,8 @@ async fn a_panic_in_an_operator_restarts_the_job_and_says_so() {
     let bench = Bench::new(world()).await;
     let broken = Arc::new(AtomicBool::new(true));
     let misbehaves = Arc::clone(&broken);
-    let restart = RestartPolicy { initial: Duration::from_millis(1), max: Duration::from_millis(1), ..RestartPolicy::default() };
+    let restart =
+        RestartPolicy { initial: Duration::from_millis(1), max: Duration::from_millis(1), ..RestartPolicy::default() };
     let graph = to_sink_through(predicate(move || misbehaves.load(Ordering::Relaxed)), 2);
     let job = spawn(JobSpec { restart, ..bench.spec(graph) }, bench.services.clone());
     bench.world.release(1000);

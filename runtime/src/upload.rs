@@ -89,7 +89,8 @@ impl PendingSnapshotOf {
         run.points.hit("after-upload")?;
         let (query, checkpoint, ms) = (&run.query, self.checkpoint, since.elapsed().as_millis() as u64);
         tracing::debug!(%query, %checkpoint, task = %self.name, ms, "uploaded");
-        let parts = parts.into_iter().map(|(node, part)| Part { node, state: part.state, committables: part.committables });
+        let parts =
+            parts.into_iter().map(|(node, part)| Part { node, state: part.state, committables: part.committables });
         let (task, alignment, snapshot) = (self.task, self.alignment, self.snapshot);
         Ok(Ack { checkpoint, task, alignment, snapshot, parts: parts.collect() })
     }

@@ -1,4 +1,6 @@
-//! Drives one run of a job: starts its tasks, ticks epochs, does what the coordinator says, and ends the run.
+//! Drives one run of a job: starts its tasks, ticks epochs, tells the coordinator what happened, and ends the run.
+
+mod actions;
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -8,21 +10,19 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use weir_storage::{CheckpointId, CheckpointInfo, Epoch, JobStore, Manifest, MergeOptions, Subtask};
+use weir_storage::{CheckpointId, CheckpointInfo, Epoch, JobStore, Manifest, Subtask};
 
-use super::manifest::{About, assemble, committables};
-use super::{Action, Coordinator, Event, Kind, Ticket};
+use super::manifest::committables;
+use super::{Coordinator, Event, Ticket};
 use crate::build::{BuiltTask, RunningSource};
 use crate::error::{Result, RuntimeError};
 use crate::fail_point::FailPoints;
 use crate::graph::{Graph, NodeIndex};
 use crate::job::{CheckpointState, JobServices, JobStatus, StopMode};
-use crate::message::{Alignment, Barrier};
-use crate::options::CheckpointMode;
 use crate::run::{Ack, Control, Run, TaskEvent, TaskId, TaskName};
 use crate::sink::SinkCommitter;
 use crate::source::SplitState;
-use crate::supervisor::{Command, Lineage, Restored, Shared, elapsed_ms, now_ms};
+use crate::supervisor::{Command, Lineage, Restored, Shared};
 
 /// Epochs that may be under way at a time; while so many are, sources are not asked to end another.
 const EPOCHS_IN_FLIGHT: usize = 2;
@@ -140,7 +140,11 @@ impl Driver {
         };
         let was_finished = retained.last().is_some_and(|manifest| manifest.last);
         Self {
-            discoveries: if was_finished { BTreeMap::new() } else { built.sources.iter().filter_map(discovery).collect() },
+            discoveries: if was_finished {
+                BTreeMap::new()
+            } else {
+                built.sources.iter().filter_map(discovery).collect()
+            },
             sources_running: built.tasks.iter().filter(|task| task.is_source).count(),
             epochs: Epochs {
                 sent: Vec::new(),
@@ -190,8 +194,7 @@ impl Driver {
             let completed = self.retained.keys().copied().collect();
             let ids = (0..self.tasks.len()).map(TaskId);
             let options = self.shared.spec.checkpointing.clone();
-            let mut coordinator =
-                Coordinator::new(options, ids, lineage.next_checkpoint, completed, Instant::now());
+            let mut coordinator = Coordinator::new(options, ids, lineage.next_checkpoint, completed, Instant::now());
             let outcome = self.drive(&mut coordinator, lineage, commands).await;
             lineage.next_checkpoint = coordinator.next_id();
             outcome
@@ -300,11 +303,17 @@ impl Driver {
                     Some(command) => happened.extend(self.on_command(command, lineage)),
                 },
                 Some(done) = self.io.join_next(), if !self.io.is_empty() => match done {
-                    Ok(done) => happened.extend(self.on_done(done)),
+                    Ok(done) => match self.on_done(done) {
+                        Ok(event) => happened.extend(event),
+                        Err(error) => return Outcome::Failed(error),
+                    },
                     Err(error) => return self.lost(&error),
                 },
                 Some(done) = self.background.join_next(), if !self.background.is_empty() => match done {
-                    Ok(done) => happened.extend(self.on_done(done)),
+                    Ok(done) => match self.on_done(done) {
+                        Ok(event) => happened.extend(event),
+                        Err(error) => return Outcome::Failed(error),
+                    },
                     Err(error) => return self.lost(&error),
                 },
                 _ = tick.tick() => {
@@ -402,8 +411,10 @@ impl Driver {
         }
     }
 
-    fn on_done(&mut self, done: Done) -> Option<Event> {
-        match done {
+    /// Takes in what was done. An error is one that no later checkpoint can get round: the store has another owner.
+    fn on_done(&mut self, done: Done) -> Result<Option<Event>> {
+        Ok(match done {
+            Done::Manifest(_, Err(error)) | Done::Committed(_, Err(error)) if error.is_final() => return Err(error),
             Done::Manifest(checkpoint, Ok((manifest, info))) => {
                 self.retained.insert(checkpoint, manifest);
                 self.infos.insert(checkpoint, info);
@@ -430,170 +441,7 @@ impl Driver {
                 self.discovered(node, found);
                 None
             }
-        }
-    }
-
-    async fn act(&mut self, action: Action, lineage: &mut Lineage) -> Option<Outcome> {
-        match action {
-            Action::Trigger { checkpoint, kind } => self.trigger(checkpoint, kind, lineage),
-            Action::WriteManifest { checkpoint, kind } => self.write_manifest(checkpoint, kind),
-            Action::Commit { checkpoint } => self.commit(checkpoint),
-            Action::Complete { checkpoint, tickets, .. } => self.complete(checkpoint, &tickets),
-            Action::Abort { checkpoint, reason, tickets } => self.abort(checkpoint, &reason, &tickets).await,
-            Action::CleanUp { retained, in_progress } => {
-                self.retained.retain(|id, _| retained.contains(id));
-                self.clean_up(retained.into_iter().collect(), in_progress);
-            }
-            Action::Fail { reason } => {
-                return Some(Outcome::Failed(RuntimeError::Checkpoint { query: self.query().to_owned(), reason }));
-            }
-            Action::End { kind: Kind::Final, .. } => return Some(Outcome::Finished),
-            Action::End { .. } => return Some(Outcome::Stopped),
-        }
-        None
-    }
-
-    fn trigger(&mut self, checkpoint: CheckpointId, kind: Kind, lineage: &mut Lineage) {
-        let epoch = self.next_epoch(lineage);
-        let options = &self.shared.spec.checkpointing;
-        let merge = MergeOptions {
-            merging: options.merging,
-            inline_threshold: options.inline_threshold,
-            max_file_size: options.max_file_size,
-            ..MergeOptions::default()
-        };
-        let alignment = match options.mode {
-            CheckpointMode::ExactlyOnce => Alignment::Aligned,
-            CheckpointMode::AtLeastOnce => Alignment::AtLeastOnce,
-        };
-        self.run.open(self.store.begin(checkpoint, merge, self.tasks.len()));
-        let triggered_at_ms = now_ms();
-        self.shared.record(checkpoint, triggered_at_ms, CheckpointState::InProgress);
-        let collecting = Collecting { epoch, triggered_at_ms, since: Instant::now(), acks: Vec::new() };
-        self.collecting.insert(checkpoint, collecting);
-        let query = self.query();
-        tracing::info!(%query, %checkpoint, %epoch, ?kind, "checkpoint triggered");
-        self.to_sources(&Control::Barrier(Barrier { checkpoint, epoch, triggered_at_ms, alignment, last: kind.is_last() }));
-    }
-
-    fn write_manifest(&mut self, checkpoint: CheckpointId, kind: Kind) {
-        let Some(collecting) = self.collecting.get_mut(&checkpoint) else { return };
-        let acks = std::mem::take(&mut collecting.acks);
-        let writer = self.run.writer(checkpoint);
-        let manifest = assemble(
-            &About {
-                job: &self.shared.spec.id,
-                sql: &self.shared.spec.sql,
-                graph: &self.shared.spec.graph,
-                generation: self.services.fence.generation(),
-                checkpoint,
-                epoch: collecting.epoch,
-                triggered_at_ms: collecting.triggered_at_ms,
-                completed_at_ms: now_ms(),
-                upload_ms: writer.map_or(0, |writer| writer.stats().upload_ms),
-                last: kind == Kind::Final,
-                committed: self.retained.keys().next_back().copied(),
-            },
-            acks,
-        );
-        let (store, points) = (self.store.clone(), self.run.points.clone());
-        self.io.spawn(async move {
-            let written = async {
-                points.hit("before-manifest")?;
-                let info = store.complete(&manifest).await?;
-                points.hit("after-manifest")?;
-                Ok((Arc::new(manifest), info))
-            };
-            Done::Manifest(checkpoint, written.await)
-        });
-    }
-
-    fn commit(&mut self, checkpoint: CheckpointId) {
-        let Some(manifest) = self.retained.get(&checkpoint).cloned() else { return };
-        let (committers, shared) = (Arc::clone(&self.committers), Arc::clone(&self.shared));
-        let points = self.run.points.clone();
-        self.io.spawn(async move {
-            let since = Instant::now();
-            let mut committers = committers.lock().await;
-            let committed = commit(&mut committers, &manifest, &shared.spec.graph, &points).await;
-            Done::Committed(checkpoint, committed.map(|()| since.elapsed()))
-        });
-    }
-
-    fn complete(&mut self, checkpoint: CheckpointId, tickets: &[Ticket]) {
-        self.run.close(checkpoint);
-        self.to_all(&Control::Completed(checkpoint));
-        let collected = self.collecting.remove(&checkpoint);
-        let Some(info) = self.infos.remove(&checkpoint) else { return };
-        let ms = collected.map_or(0, |collected| elapsed_ms(collected.since));
-        let (query, url, note) = (self.query(), &info.url, info.note.as_deref().unwrap_or(""));
-        let (inline, new, shared) = (info.inline_bytes, info.new_bytes, info.shared_bytes);
-        tracing::info!(
-            %query, %checkpoint, url, ms, alignment_ms = info.alignment_ms, snapshot_ms = info.snapshot_ms,
-            upload_ms = info.upload_ms, commit_ms = info.commit_ms, inline, new, shared, note, "checkpoint complete"
-        );
-        self.shared.record(checkpoint, info.triggered_at_ms, CheckpointState::Completed(info.clone()));
-        for ticket in tickets {
-            match self.replies.remove(ticket) {
-                Some(Reply::Checkpoint(reply)) => drop(reply.send(Ok(info.clone()))),
-                Some(Reply::Stop(reply)) => drop(reply.send(Ok(Some(info.clone())))),
-                None => {}
-            }
-        }
-    }
-
-    async fn abort(&mut self, checkpoint: CheckpointId, reason: &str, tickets: &[Ticket]) {
-        if let Some(writer) = self.run.close(checkpoint) {
-            writer.abort(reason).await;
-        }
-        self.to_all(&Control::Aborted(checkpoint));
-        let triggered_at_ms = self.collecting.remove(&checkpoint).map_or_else(now_ms, |c| c.triggered_at_ms);
-        let query = self.query();
-        tracing::warn!(%query, %checkpoint, reason, "checkpoint given up");
-        self.shared.record(checkpoint, triggered_at_ms, CheckpointState::Failed { reason: reason.to_owned() });
-        for ticket in tickets {
-            self.answer_failure(*ticket, reason);
-        }
-    }
-
-    fn no_checkpoint(&self, reason: String) -> RuntimeError {
-        RuntimeError::Checkpoint { query: self.query().to_owned(), reason }
-    }
-
-    fn answer_failure(&mut self, ticket: Ticket, reason: &str) {
-        let error = self.no_checkpoint(reason.to_owned());
-        match self.replies.remove(&ticket) {
-            Some(Reply::Checkpoint(reply)) => drop(reply.send(Err(error))),
-            Some(Reply::Stop(reply)) => drop(reply.send(Err(error))),
-            None => {}
-        }
-    }
-
-    /// Removes what the retained checkpoints do not need, in the background and once at a time.
-    fn clean_up(&mut self, retained: Vec<CheckpointId>, in_progress: Option<CheckpointId>) {
-        if self.cleaning_up {
-            self.next_clean_up = Some((retained, in_progress));
-            return;
-        }
-        self.cleaning_up = true;
-        let manifests: Vec<Arc<Manifest>> = retained.iter().filter_map(|id| self.retained.get(id)).cloned().collect();
-        let (store, points, query) = (self.store.clone(), self.run.points.clone(), self.query().to_owned());
-        let grace = self.shared.spec.checkpointing.orphan_grace;
-        self.background.spawn(async move {
-            let manifests: Vec<Manifest> = manifests.iter().map(|manifest| Manifest::clone(manifest)).collect();
-            let cleaned = async {
-                points.hit("before-clean-up")?;
-                let report = store.clean_up(&manifests, in_progress, grace).await?;
-                points.hit("after-clean-up")?;
-                Ok::<_, RuntimeError>(report)
-            };
-            match cleaned.await {
-                Ok(report) => tracing::debug!(%query, ?report, "cleaned up"),
-                // The next one does it.
-                Err(error) => tracing::warn!(%query, %error, "cannot remove what earlier checkpoints left"),
-            }
-            Done::CleanedUp
-        });
+        })
     }
 
     /// Asks the sources whose turn it is for new splits.

@@ -26,7 +26,8 @@ pub(crate) struct About<'a> {
 
 /// The manifest of a checkpoint whose parts are all there.
 pub(crate) fn assemble(about: &About<'_>, acks: Vec<Ack>) -> Manifest {
-    let longest = |time: fn(&Ack) -> std::time::Duration| acks.iter().map(time).max().unwrap_or_default().as_millis() as u64;
+    let longest =
+        |time: fn(&Ack) -> std::time::Duration| acks.iter().map(time).max().unwrap_or_default().as_millis() as u64;
     let (alignment_ms, snapshot_ms) = (longest(|ack| ack.alignment), longest(|ack| ack.snapshot));
     let mut states: BTreeMap<NodeIndex, Vec<SubtaskState>> = BTreeMap::new();
     for part in acks.into_iter().flat_map(|ack| ack.parts) {

@@ -195,7 +195,9 @@ impl Coordinator {
             Event::SourcesEnded => self.sources_ended = true,
             Event::Paused(paused) => self.paused = paused,
             Event::Acked(checkpoint, task) => self.acked(checkpoint, task, &mut actions),
-            Event::Declined(checkpoint, reason) => self.failed(checkpoint, Stage::Collecting, reason, now, &mut actions),
+            Event::Declined(checkpoint, reason) => {
+                self.failed(checkpoint, Stage::Collecting, reason, now, &mut actions)
+            }
             Event::ManifestDurable(checkpoint) => {
                 if let Some(pending) = self.at_stage(checkpoint, Stage::Writing) {
                     pending.stage = Stage::Committing;
@@ -365,7 +367,8 @@ impl Coordinator {
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
-        let Some(at) = self.pending.iter().position(|pending| pending.id == checkpoint && pending.stage == stage) else {
+        let Some(at) = self.pending.iter().position(|pending| pending.id == checkpoint && pending.stage == stage)
+        else {
             return;
         };
         let Some(mut pending) = self.pending.remove(at) else { return };

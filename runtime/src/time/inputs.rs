@@ -50,6 +50,12 @@ impl InputTimes {
         [advanced, turned.then_some(Progress::Idle)]
     }
 
+    /// All channels have ended. Answers the end of time, unless the watermarks brought it already.
+    pub fn end(&mut self) -> Option<Progress> {
+        let before = std::mem::replace(&mut self.emitted, EventTime::MAX);
+        (before < EventTime::MAX).then_some(Progress::Watermark(EventTime::MAX))
+    }
+
     fn advance(&mut self) -> Option<Progress> {
         let active = self.channels.iter().filter(|channel| !channel.idle).map(|channel| channel.watermark).min();
         let now = active.or_else(|| self.channels.iter().map(|channel| channel.watermark).max())?;
@@ -87,6 +93,14 @@ mod tests {
         times.active(1);
         assert_eq!(times.watermark(0, EventTime(9)), None);
         assert_eq!(times.watermark(1, EventTime(7)), at(7));
+    }
+
+    #[test]
+    fn the_end_of_time_comes_once() {
+        let mut times = InputTimes::new(1);
+        assert_eq!(times.watermark(0, EventTime(5)), at(5));
+        assert_eq!(times.end(), at(i64::MAX));
+        assert_eq!(times.end(), None);
     }
 
     #[test]
