@@ -1,10 +1,10 @@
-//! One connection: its session, prepared statements and portals, and the messages that run them.
+//! One connection: the messages that it sends, and what they make its session do.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::scalar::ScalarValue;
 use futures::channel::oneshot;
@@ -14,7 +14,7 @@ use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_fo
 use pgwire::api::results::Response;
 use pgwire::api::stmt::NoopQueryParser;
 use pgwire::api::store::PortalStore;
-use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, Type};
+use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription, RowDescription};
@@ -26,53 +26,22 @@ use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, NoticeResp
 use pgwire::messages::simplequery::Query;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use weir_planner::{Parsed, SqlError, Statement};
+use weir_planner::{Parsed, Statement};
 
 use super::error::{notice, refused, statement_error};
-use super::parameters::parameter;
 use super::rows::{Rows, send_copy, tag};
-use super::types::{field_infos, pg_type};
+use super::state::{
+    Prepared, Progress, State, check_formats, check_same_columns, no_portal, no_statement, not_started, parameter_oid,
+};
+use super::types::field_infos;
 use crate::engine::Engine;
-use crate::session::{Description, Outcome, Session};
+use crate::session::Outcome;
 
 /// A connection. One task uses it, message after message.
 pub(super) struct Connection {
     engine: Arc<Engine>,
     state: Mutex<Option<State>>,
     gone: CancellationToken,
-}
-
-/// What a connection has after its start.
-struct State {
-    session: Session,
-    prepared: HashMap<String, Prepared>,
-    portals: HashMap<String, Portal>,
-}
-
-/// A prepared statement. Without a statement: the text was empty.
-struct Prepared {
-    parsed: Option<Arc<Parsed>>,
-    /// Type OIDs as the client gave them, 0 where it left the choice to the server.
-    declared: Vec<u32>,
-    /// Found out when it is first needed.
-    description: Option<Description>,
-}
-
-/// A prepared statement with its parameters, perhaps partly executed.
-struct Portal {
-    parsed: Option<Arc<Parsed>>,
-    parameters: Vec<ScalarValue>,
-    formats: Vec<i16>,
-    /// What the client was told the columns are.
-    described: Option<SchemaRef>,
-    progress: Progress,
-}
-
-enum Progress {
-    Bound,
-    Suspended(Rows),
-    /// Done, with its tag for a client that executes it again.
-    Finished(String),
 }
 
 /// How to be told that the running statement is to stop.
@@ -183,7 +152,7 @@ impl Connection {
         let mut portal = state.portals.remove(name).ok_or_else(|| no_portal(name))?;
         let Some(parsed) = portal.parsed.clone() else {
             state.portals.insert(name.to_owned(), portal);
-            return Ok(client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse)).await?);
+            return Ok(client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
         };
         let mut rows = match portal.progress {
             Progress::Finished(tag) => return complete(client, tag).await,
@@ -213,7 +182,7 @@ impl Connection {
         } else {
             portal.progress = Progress::Suspended(rows);
             state.portals.insert(name.to_owned(), portal);
-            Ok(client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended)).await?)
+            Ok(client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended::new())).await?)
         }
     }
 }
@@ -283,108 +252,6 @@ async fn listen<C: ClientInfo>(client: &C) -> Cancel {
     Some(handle.start_query().await)
 }
 
-fn not_started() -> PgWireError {
-    refused("08P01", "the connection has not been started")
-}
-
-fn no_portal(name: &str) -> PgWireError {
-    refused("34000", format!("portal \"{name}\" does not exist"))
-}
-
-fn no_statement(name: &str) -> PgWireError {
-    refused("26000", format!("prepared statement \"{name}\" does not exist"))
-}
-
-/// A client that was told of other columns would read the values wrongly.
-fn check_same_columns(described: Option<&SchemaRef>, actual: &SchemaRef) -> PgWireResult<()> {
-    let Some(described) = described else { return Ok(()) };
-    let same = described.fields().len() == actual.fields().len()
-        && described.fields().iter().zip(actual.fields()).all(|(a, b)| pg_type(a) == pg_type(b));
-    if same { Ok(()) } else { Err(refused("0A000", "cached plan must not change result type")) }
-}
-
-fn check_formats(formats: &[i16], columns: usize) -> PgWireResult<()> {
-    if formats.len() > 1 && formats.len() != columns {
-        return Err(refused(
-            "08P01",
-            format!("bind message has {} result formats but query has {columns} columns", formats.len()),
-        ));
-    }
-    Ok(())
-}
-
-impl State {
-    /// What a prepared statement will answer.
-    async fn describe(&mut self, name: &str) -> PgWireResult<(&Prepared, Description)> {
-        let prepared = self.prepared.get_mut(name).ok_or_else(|| no_statement(name))?;
-        let description = match (&prepared.description, &prepared.parsed) {
-            (Some(known), _) => known.clone(),
-            (None, None) => Description { parameters: Vec::new(), columns: None },
-            (None, Some(parsed)) => self.session.describe(parsed).await.map_err(statement_error)?,
-        };
-        prepared.description = Some(description.clone());
-        Ok((prepared, description))
-    }
-
-    /// The columns of an SQL cursor, which clients describe as the portal that it is in PostgreSQL.
-    async fn describe_cursor(&mut self, name: &str) -> Result<Option<SchemaRef>, SqlError> {
-        let fetch = format!("FETCH FORWARD 1 FROM \"{}\"", name.replace('"', "\"\""));
-        match self.session.parse(&fetch)?.first() {
-            Some(parsed) => Ok(self.session.describe(parsed).await?.columns),
-            None => Ok(None),
-        }
-    }
-
-    fn bind(&self, message: &Bind, prepared: &Prepared, description: Option<&Description>) -> PgWireResult<Portal> {
-        let given = message.parameters.len();
-        let formats = &message.parameter_format_codes;
-        if formats.len() > 1 && formats.len() != given {
-            return Err(refused(
-                "08P01",
-                format!("bind message has {} parameter formats but {given} parameters", formats.len()),
-            ));
-        }
-        if let Some(wanted) = description.map(|d| d.parameters.len().max(prepared.declared.len()))
-            && wanted != given
-        {
-            let name = message.statement_name.as_deref().unwrap_or_default();
-            return Err(refused(
-                "08P01",
-                format!(
-                    "bind message supplies {given} parameters, but prepared statement \"{name}\" requires {wanted}"
-                ),
-            ));
-        }
-        let parameters = message
-            .parameters
-            .iter()
-            .enumerate()
-            .map(|(index, bytes)| {
-                let declared = prepared.declared.get(index).copied();
-                let wanted = description.and_then(|d| d.parameters.get(index));
-                let format = if formats.len() == 1 { formats.first() } else { formats.get(index) };
-                parameter(index, declared, wanted, format == Some(&1), bytes.as_deref()).map_err(statement_error)
-            })
-            .collect::<PgWireResult<_>>()?;
-        Ok(Portal {
-            parsed: prepared.parsed.clone(),
-            parameters,
-            formats: message.result_column_format_codes.clone(),
-            described: description.and_then(|d| d.columns.clone()),
-            progress: Progress::Bound,
-        })
-    }
-}
-
-/// The type of a parameter as a client is told: its own choice, what the statement needs, else text.
-fn parameter_oid(declared: Option<u32>, wanted: Option<&DataType>) -> u32 {
-    match (declared, wanted) {
-        (Some(oid), _) if oid != 0 => oid,
-        (_, Some(wanted)) if !wanted.is_null() => pg_type(&Field::new("parameter", wanted.clone(), true)).oid(),
-        _ => Type::TEXT.oid(),
-    }
-}
-
 #[async_trait]
 impl SimpleQueryHandler for Connection {
     async fn on_query<C>(&self, client: &mut C, query: Query) -> PgWireResult<()>
@@ -402,7 +269,7 @@ impl SimpleQueryHandler for Connection {
         let mut cancel = listen(client).await;
         let script = state.session.parse(&query.query).map_err(statement_error)?;
         if script.is_empty() {
-            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse)).await?;
+            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
         }
         for parsed in &script {
             self.run(client, state, parsed, &mut cancel).await?;
@@ -528,7 +395,7 @@ impl ExtendedQueryHandler for Connection {
                 let fields = field_infos(&columns, &formats);
                 PgWireBackendMessage::RowDescription(RowDescription::new(fields.iter().map(Into::into).collect()))
             }
-            None => PgWireBackendMessage::NoData(NoData),
+            None => PgWireBackendMessage::NoData(NoData::new()),
         };
         client.feed(message).await?;
         Ok(())
@@ -587,7 +454,7 @@ impl ExtendedQueryHandler for Connection {
             }
             other => return Err(PgWireError::InvalidTargetType(other)),
         }
-        client.feed(PgWireBackendMessage::CloseComplete(CloseComplete)).await?;
+        client.feed(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
         Ok(())
     }
 
@@ -605,42 +472,5 @@ impl ExtendedQueryHandler for Connection {
     {
         // `on_execute` answers by itself.
         Ok(Response::EmptyQuery)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow::datatypes::Schema;
-
-    use super::*;
-
-    fn schema(types: &[DataType]) -> SchemaRef {
-        let fields: Vec<Field> = types.iter().map(|ty| Field::new("c", ty.clone(), true)).collect();
-        Arc::new(Schema::new(fields))
-    }
-
-    #[test]
-    fn a_changed_result_is_refused() {
-        let described = schema(&[DataType::Int32]);
-        assert!(check_same_columns(Some(&described), &schema(&[DataType::Int32])).is_ok());
-        assert!(check_same_columns(Some(&described), &schema(&[DataType::Utf8])).is_err());
-        assert!(check_same_columns(None, &schema(&[DataType::Utf8])).is_ok());
-        // What looks the same on the wire is the same.
-        assert!(check_same_columns(Some(&schema(&[DataType::Utf8])), &schema(&[DataType::Utf8View])).is_ok());
-    }
-
-    #[test]
-    fn formats_are_none_one_or_all() {
-        assert!(check_formats(&[], 3).is_ok());
-        assert!(check_formats(&[1], 3).is_ok());
-        assert!(check_formats(&[1, 0, 1], 3).is_ok());
-        assert!(check_formats(&[1, 0], 3).is_err());
-    }
-
-    #[test]
-    fn the_type_of_a_parameter() {
-        assert_eq!(parameter_oid(Some(23), Some(&DataType::Int64)), 23);
-        assert_eq!(parameter_oid(Some(0), Some(&DataType::Int64)), 20);
-        assert_eq!(parameter_oid(None, Some(&DataType::Null)), 25);
     }
 }

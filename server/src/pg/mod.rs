@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   socket ──► startup.rs ──► connection.rs ──► Session::execute ──► Outcome
+//!                              state.rs
 //!                                 │                                    │
 //!              parameters.rs ◄────┤ Bind                        rows.rs│ batch by batch
 //!                                 ▼                                    ▼
@@ -16,6 +17,7 @@ mod error;
 mod parameters;
 mod rows;
 mod startup;
+mod state;
 pub mod types;
 
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int32Type};
 use datafusion::error::{DataFusionError, Result};
@@ -240,7 +240,7 @@ impl CatalogFunctions {
         self.name_lookup("to_regclass", false);
         self.name_lookup("weir_regclass", true);
         self.add("to_regtype", DataType::Int32, |arguments, rows| {
-            let Some(first) = arguments.first() else { return Ok(Arc::new(Int32Array::from(vec![None; rows]))) };
+            let Some(first) = arguments.first() else { return Ok(Arc::new(Int32Array::new_null(rows))) };
             let names = cast(first, &DataType::Utf8)?;
             Ok(Arc::new(names.as_string::<i32>().iter().map(|name| type_oid(name?)).collect::<Int32Array>()))
         });
@@ -293,7 +293,7 @@ impl CatalogFunctions {
     fn name_lookup(&mut self, name: &'static str, must_exist: bool) {
         let snapshot = Arc::clone(&self.snapshot);
         self.add(name, DataType::Int32, move |arguments, rows| {
-            let Some(first) = arguments.first() else { return Ok(Arc::new(Int32Array::from(vec![None; rows]))) };
+            let Some(first) = arguments.first() else { return Ok(Arc::new(Int32Array::new_null(rows))) };
             let names = cast(first, &DataType::Utf8)?;
             let found = names
                 .as_string::<i32>()

@@ -44,7 +44,11 @@ const ALWAYS_EMPTY: &[&str] = &[
     "pg_views",
     "pg_extension",
     "pg_seclabels",
+    "pg_sequence",
 ];
+
+/// What PostgreSQL calls a column without a name.
+const UNNAMED: &str = "?column?";
 
 /// Functions whose answer is a row even of nothing.
 const AGGREGATES: &[&str] = &["count", "max", "min", "sum", "bool_or", "bool_and", "array_agg", "string_agg"];
@@ -68,16 +72,52 @@ pub(super) fn rewrite(sql: &str) -> Result<Statement, SqlError> {
         **query = nothing(&names);
         return Ok(statement);
     }
-    let _ = statement.visit(&mut Idioms);
+    let names = match &statement {
+        Statement::Query(query) => select_of(query).and_then(result_names),
+        _ => None,
+    };
+    let _ = VisitMut::visit(&mut statement, &mut Idioms);
     let mut statement = GENERAL.rewrite(statement);
     // The general rules clone parts of the tree; what they bring in is ours again.
-    let _ = statement.visit(&mut Cleared);
+    let _ = VisitMut::visit(&mut statement, &mut Cleared);
+    if let (Some(names), Statement::Query(query)) = (names, &mut statement) {
+        name_columns(query, &names);
+    }
     Ok(statement)
+}
+
+fn select_of(query: &Query) -> Option<&Select> {
+    match query.body.as_ref() {
+        SetExpr::Select(select) => Some(select),
+        _ => None,
+    }
+}
+
+/// Gives expressions the names that they had before they were rewritten. DataFusion wants each name once; a repeated
+/// one is marked, and shown without the mark.
+fn name_columns(query: &mut Query, names: &[String]) {
+    let SetExpr::Select(select) = query.body.as_mut() else { return };
+    if select.projection.len() != names.len() {
+        return;
+    }
+    for (index, (item, name)) in select.projection.iter_mut().zip(names).enumerate() {
+        if let SelectItem::UnnamedExpr(expr) = item
+            && !matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
+        {
+            let alias = if names[..index].contains(name) { format!("__{index}__{name}") } else { name.clone() };
+            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', alias) };
+        }
+    }
 }
 
 /// The name of a result column as PostgreSQL gives it: a function's own name, and no trace of a rewrite.
 pub(super) fn shown_name(name: &str) -> String {
     let name = name.strip_prefix("__alias_").unwrap_or(name);
+    let marked = name.strip_prefix("__").and_then(|rest| rest.split_once("__"));
+    let name = match marked {
+        Some((number, name)) if number.chars().all(|c| c.is_ascii_digit()) => name,
+        _ => name,
+    };
     match name.split_once('(') {
         Some((function, rest))
             if rest.ends_with(')')
@@ -126,21 +166,28 @@ fn is_empty(relation: &TableFactor) -> bool {
 }
 
 fn has_aggregate(select: &Select) -> bool {
-    struct Aggregates(bool);
+    /// What it has found, and how many queries it is inside of.
+    struct Aggregates(bool, usize);
     impl Visitor for Aggregates {
         type Break = ();
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.1 += 1;
+            ControlFlow::Continue(())
+        }
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.1 -= 1;
+            ControlFlow::Continue(())
+        }
         fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
             if let Expr::Function(function) = expr {
-                self.0 |= AGGREGATES.contains(&function_name(function).as_str());
+                self.0 |= self.1 == 0 && AGGREGATES.contains(&function_name(function).as_str());
             }
             ControlFlow::Continue(())
         }
     }
-    let mut aggregates = Aggregates(false);
+    let mut aggregates = Aggregates(false, 0);
     for item in &select.projection {
-        if let SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } = item
-            && !matches!(expr, Expr::Subquery(_))
-        {
+        if let SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } = item {
             let _ = expr.visit(&mut aggregates);
         }
     }
@@ -161,13 +208,29 @@ fn result_names(select: &Select) -> Option<Vec<String>> {
 }
 
 fn expression_name(expr: &Expr) -> String {
+    named(expr).0
+}
+
+/// A name, and whether it is one of its own: a cast's type and `case` give way to what stands around them.
+fn named(expr: &Expr) -> (String, bool) {
     match expr {
-        Expr::Identifier(ident) => ident.value.clone(),
-        Expr::CompoundIdentifier(parts) => parts.last().map(|i| i.value.clone()).unwrap_or_default(),
-        Expr::Function(function) => function_name(function),
-        Expr::Cast { expr, .. } | Expr::Nested(expr) => expression_name(expr),
-        Expr::Case { .. } => "case".to_owned(),
-        _ => "?column?".to_owned(),
+        Expr::Identifier(ident) => (ident.value.clone(), true),
+        Expr::CompoundIdentifier(parts) => (parts.last().map(|i| i.value.clone()).unwrap_or_default(), true),
+        Expr::Function(function) => (function_name(function), true),
+        Expr::Nested(expr) => named(expr),
+        Expr::Cast { expr, data_type, .. } => match named(expr) {
+            (name, true) => (name, true),
+            _ => {
+                let ty = data_type.to_string().to_lowercase();
+                (ty.rsplit('.').next().unwrap_or_default().to_owned(), false)
+            }
+        },
+        Expr::Subquery(query) => {
+            let names = select_of(query).and_then(result_names).unwrap_or_default();
+            (names.into_iter().next().unwrap_or_else(|| UNNAMED.to_owned()), true)
+        }
+        Expr::Case { .. } => ("case".to_owned(), false),
+        _ => (UNNAMED.to_owned(), false),
     }
 }
 
@@ -180,8 +243,8 @@ fn nothing(names: &[String]) -> Query {
         .map(|name| {
             let times = seen.iter().filter(|n| *n == name).count();
             seen.push(name.clone());
-            let suffix = if times > 0 { format!("_{times}") } else { String::new() };
-            format!("NULL::TEXT AS \"{}{suffix}\"", quote(name))
+            let mark = if times > 0 { format!("__{times}__") } else { String::new() };
+            format!("NULL::TEXT AS \"{mark}{}\"", quote(name))
         })
         .collect();
     let sql = format!("SELECT {} WHERE false", columns.join(", "));
@@ -248,6 +311,20 @@ fn number(value: &str) -> Expr {
     Expr::Value(Value::Number(value.to_owned(), false).into())
 }
 
+fn text(value: &str) -> Expr {
+    Expr::Value(Value::SingleQuotedString(value.to_owned()).into())
+}
+
+fn null_text() -> Expr {
+    Expr::Cast {
+        kind: CastKind::DoubleColon,
+        expr: Box::new(Expr::Value(Value::Null.into())),
+        data_type: ast::DataType::Text,
+        array: false,
+        format: None,
+    }
+}
+
 /// Rewrites that come first.
 struct Idioms;
 
@@ -268,7 +345,7 @@ fn idiom(expr: &Expr) -> Option<Expr> {
             cast(operand, &data_type.to_string())
         }
         Expr::Function(function) => function_idiom(function),
-        Expr::Subquery(query) => column_default(query),
+        Expr::Subquery(query) => column_default(query).or_else(|| scalar(query)),
         // `x OPERATOR(pg_catalog.=) ANY (…)` and the like compare as their plain forms do.
         Expr::BinaryOp { left, op: BinaryOperator::PGCustomBinaryOperator(name), right } => {
             let op = match name.last().map(String::as_str)? {
@@ -333,14 +410,25 @@ fn function_idiom(function: &Function) -> Option<Expr> {
     let args = arguments(function);
     match function_name(function).as_str() {
         // `ARRAY(SELECT quote_ident(option_name) || … FROM pg_options_to_table(options))`: the options are kept as psql
-        // prints them.
+        // prints them. The other arrays of rows that clients ask for (role memberships, storage options) are of what
+        // Weir does not have.
         "array" => match &function.args {
-            FunctionArguments::Subquery(query) => options_argument(query),
+            FunctionArguments::Subquery(query) => {
+                let nothing = || call("string_to_array", vec![null_text(), text(",")]);
+                Some(options_argument(query).unwrap_or_else(nothing))
+            }
             _ => None,
         },
         // Subscripts of an array from 1.
         "generate_subscripts" => {
             let length = call("coalesce", vec![call("array_length", vec![(*args.first()?).clone()]), number("0")]);
+            let length = Expr::Cast {
+                kind: CastKind::DoubleColon,
+                expr: Box::new(length),
+                data_type: ast::DataType::BigInt(None),
+                array: false,
+                format: None,
+            };
             Some(call("unnest", vec![call("generate_series", vec![number("1"), length])]))
         }
         _ => None,
@@ -376,6 +464,36 @@ fn column_default(query: &Query) -> Option<Expr> {
     let relation = compared_with("adrelid", condition)?;
     let column = compared_with("adnum", condition)?;
     Some(call("weir_column_default", vec![relation, column]))
+}
+
+/// A look-up of one value. Correlated ones must be aggregates for DataFusion, and the greatest of at most one value is
+/// the value itself; of catalogs without rows, and of collations (every column has the default one), it is null.
+fn scalar(query: &Query) -> Option<Expr> {
+    if empty_columns(&query.body).is_some() {
+        return Some(null_text());
+    }
+    let SetExpr::Select(select) = query.body.as_ref() else { return None };
+    let of_collations = select.from.iter().any(|from| match &from.relation {
+        TableFactor::Table { name, .. } => name.0.last().and_then(identifier).as_deref() == Some("pg_collation"),
+        _ => false,
+    });
+    if of_collations {
+        return Some(null_text());
+    }
+    let grouped = !matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty());
+    let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] = select.projection.as_slice()
+    else {
+        return None;
+    };
+    if grouped || select.from.is_empty() || query.limit_clause.is_some() || has_aggregate(select) {
+        return None;
+    }
+    let mut select = select.clone();
+    select.projection = vec![SelectItem::UnnamedExpr(call("max", vec![value.clone()]))];
+    let mut query = query.clone();
+    query.order_by = None;
+    query.body = Box::new(SetExpr::Select(select));
+    Some(Expr::Subquery(Box::new(query)))
 }
 
 /// The other side of `column = other` somewhere in a conjunction.
@@ -429,9 +547,9 @@ mod tests {
 
     #[test]
     fn names_become_look_ups() {
-        assert_eq!(rewritten("SELECT 'flights'::regclass::oid"), "SELECT weir_regclass('flights')");
+        assert_eq!(rewritten("SELECT 'flights'::regclass::oid"), "SELECT weir_regclass('flights') AS \"oid\"");
         assert_eq!(rewritten("SELECT c.oid::pg_catalog.regclass FROM pg_class c"), {
-            "SELECT weir_regclass_name(c.oid) FROM pg_catalog.pg_class c"
+            "SELECT weir_regclass_name(c.oid) AS \"oid\" FROM pg_catalog.pg_class c"
         });
     }
 
@@ -447,7 +565,7 @@ mod tests {
             rewritten(
                 "SELECT pubname, NULL, NULL FROM pg_publication UNION SELECT pubname, NULL, NULL FROM pg_publication_rel"
             ),
-            "SELECT NULL::TEXT AS \"pubname\", NULL::TEXT AS \"?column?\", NULL::TEXT AS \"?column?_1\" WHERE false"
+            "SELECT NULL::TEXT AS \"pubname\", NULL::TEXT AS \"?column?\", NULL::TEXT AS \"__1__?column?\" WHERE false"
         );
         // A count of nothing is a row.
         assert!(rewritten("SELECT count(*) FROM pg_trigger").contains("count(*)"));

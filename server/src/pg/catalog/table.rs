@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, Int64Array, ListBuilder, StringArray, StringBuilder,
+    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, ListBuilder, StringArray, StringBuilder,
 };
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
@@ -128,11 +128,6 @@ impl Table {
     pub(super) fn same_int4(self, name: &str, value: i32) -> Self {
         let rows = self.rows;
         self.int4(name, std::iter::repeat_n(value, rows))
-    }
-
-    pub(super) fn same_int8(self, name: &str, value: i64) -> Self {
-        let values = Int64Array::from(vec![value; self.rows]);
-        self.column(Field::new(name, DataType::Int64, true), Arc::new(values))
     }
 
     pub(super) fn same_float4(self, name: &str, value: f32) -> Self {

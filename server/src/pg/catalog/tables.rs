@@ -281,6 +281,8 @@ fn index(snapshot: &Snapshot) -> Table {
         .same_bool("indisreplident", false)
         .int2s("indkey", rows.iter().map(|r| Some(key_numbers(r.table))))
         .int2s("indoption", rows.iter().map(|r| Some(vec![0; r.table.key.len()])))
+        .int2s("indclass", rows.iter().map(|r| Some(vec![0; r.table.key.len()])))
+        .int2s("indcollation", rows.iter().map(|r| Some(vec![0; r.table.key.len()])))
         .null_text("indexprs")
         .null_text("indpred")
 }

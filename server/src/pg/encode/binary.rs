@@ -1,6 +1,6 @@
 //! Values in binary format.
 
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use bytes::{BufMut, BytesMut};
 use pgwire::api::results::FieldFormat;
 use uuid::Uuid;

@@ -1,6 +1,6 @@
 //! Values in text format.
 
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use bytes::{BufMut, BytesMut};
 use weir_planner::SqlError;
 
