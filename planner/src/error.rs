@@ -214,26 +214,36 @@ pub fn from_datafusion(error: DataFusionError) -> SqlError {
 
 fn from_plan_message(message: &str) -> SqlError {
     let message = plain(message);
+    if let Some((_, rest)) = message.split_once("must appear in the GROUP BY").and(message.split_once("column \"")) {
+        let name = rest.split('"').next().unwrap_or_default();
+        let name = name.rsplit('.').next().unwrap_or_default();
+        let text = format!("column \"{name}\" must appear in the GROUP BY clause or be used in an aggregate function");
+        return SqlError::new(ErrorKind::GROUPING, text);
+    }
+    if let Some((_, rest)) = message.split_once("projections require unique expression names but the expression \"") {
+        let name = rest.split('"').next().unwrap_or_default();
+        return SqlError::new(ErrorKind::DUPLICATE_COLUMN, format!("column \"{name}\" is in the result twice"))
+            .hint("leave one of them out, or give it another name with AS");
+    }
     let lower = message.to_lowercase();
-    let (text, hint) = match message.split_once("Did you mean") {
-        Some((text, near)) => {
-            let text = text.trim_end_matches(['.', ' ', '\n']).to_owned();
-            (text, Some(format!("did you mean{near}")))
-        }
-        None => (message.clone(), None),
-    };
     let kind = if lower.starts_with("invalid function") || lower.contains("no function matches") {
         ErrorKind::UNDEFINED_FUNCTION
-    } else if lower.contains("must be in group by") || lower.contains("must appear in the group by") {
-        ErrorKind::GROUPING
     } else if lower.contains("table '") && lower.contains("not found") {
         ErrorKind::UNDEFINED_RELATION
-    } else if lower.contains("coerce") || lower.contains("cannot infer common") || lower.contains("type") {
+    } else if lower.contains("coerce") || lower.contains("cannot infer common") {
         ErrorKind::TYPE_MISMATCH
     } else {
         ErrorKind::INVALID_DEFINITION
     };
-    SqlError::new(kind, text).maybe_hint(hint)
+    let (text, hint) = if let Some((text, near)) = message.split_once("Did you mean") {
+        (text, Some(format!("did you mean{near}")))
+    } else if let Some((text, candidates)) = message.split_once("You might need to add explicit type casts.") {
+        let candidates = candidates.split_whitespace().collect::<Vec<_>>().join(" ");
+        (text, Some(format!("cast the arguments; {}", candidates.replace("Candidate functions:", "there is"))))
+    } else {
+        (message.as_str(), None)
+    };
+    SqlError::new(kind, text.trim_end_matches(['.', ' ', '\n'])).maybe_hint(hint)
 }
 
 /// The first lines of a message, without a backtrace and without a capital letter at its start.

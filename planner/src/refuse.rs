@@ -2,7 +2,7 @@
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::expr::{AggregateFunction, ScalarFunction};
-use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, Volatility};
+use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Volatility};
 
 use crate::error::{ErrorKind, Result, SqlError};
 use crate::from_datafusion;
@@ -78,10 +78,6 @@ fn check_node(plan: &LogicalPlan) -> Result<()> {
                 "write one query for each grouping, and UNION ALL them",
             )
         }
-        LogicalPlan::Join(join) if matches!(join.join_type, JoinType::LeftMark | JoinType::RightMark) => refused(
-            "a subquery under OR, or in a SELECT list, is not available in continuous queries in this version",
-            "write it as a LEFT JOIN and test the joined column for NULL",
-        ),
         LogicalPlan::Statement(_)
         | LogicalPlan::Dml(_)
         | LogicalPlan::Ddl(_)
@@ -192,5 +188,13 @@ pub(crate) fn lateral() -> SqlError {
     refused(
         "this LATERAL subquery cannot be turned into a join, which is how it would run as a stream",
         "write it as a JOIN",
+    )
+}
+
+/// `WHERE a OR b IN (SELECT …)`.
+pub(crate) fn subquery_under_or() -> SqlError {
+    refused(
+        "IN and EXISTS under OR, or as a value, are not available in continuous queries in this version",
+        "write a LEFT JOIN and test the joined column for NULL",
     )
 }

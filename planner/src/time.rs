@@ -12,6 +12,8 @@ pub(crate) struct Times {
     pub(crate) event_time: Option<usize>,
     /// Columns that are the end of a window over the event time.
     pub(crate) window_end: Vec<usize>,
+    /// Whether there is or was a window over the event time, be its columns still there or not.
+    pub(crate) windowed: bool,
     /// Columns that are start and end of the same window: one follows from the other.
     pub(crate) bounds: Vec<(usize, usize)>,
 }
@@ -21,6 +23,7 @@ impl Times {
     pub(crate) fn project(&self, places: impl Fn(usize) -> Option<usize>) -> Self {
         Self {
             watermark: self.watermark,
+            windowed: self.windowed,
             event_time: self.event_time.and_then(&places),
             window_end: self.window_end.iter().filter_map(|i| places(*i)).collect(),
             bounds: self.bounds.iter().filter_map(|(s, e)| Some((places(*s)?, places(*e)?))).collect(),
@@ -33,6 +36,7 @@ impl Times {
         times.bounds.push((inputs, inputs + 1));
         if times.watermark && times.event_time == Some(time) {
             times.window_end.push(inputs + 1);
+            times.windowed = true;
         }
         times
     }
@@ -44,6 +48,7 @@ impl Times {
             watermark,
             event_time: self.event_time.filter(|i| watermark && other.event_time == Some(*i)),
             window_end: self.window_end.iter().copied().filter(|i| watermark && other.window_end.contains(i)).collect(),
+            windowed: watermark && self.windowed && other.windowed,
             bounds: Vec::new(),
         }
     }
@@ -96,13 +101,16 @@ mod tests {
     #[test]
     fn columns_keep_their_meaning_where_they_move() {
         let times = windowed().project(|i| (i == 4).then_some(0));
-        assert_eq!(times, Times { watermark: true, window_end: vec![0], ..Times::default() });
+        assert_eq!(times, Times { watermark: true, windowed: true, window_end: vec![0], ..Times::default() });
     }
 
     #[test]
     fn a_union_knows_what_both_sides_know() {
-        let other = Times { watermark: true, event_time: Some(0), window_end: vec![4], bounds: vec![] };
-        assert_eq!(windowed().union(&other), Times { watermark: true, window_end: vec![4], ..Times::default() });
+        let other = Times { watermark: true, event_time: Some(0), window_end: vec![4], windowed: true, bounds: vec![] };
+        assert_eq!(
+            windowed().union(&other),
+            Times { watermark: true, windowed: true, window_end: vec![4], ..Times::default() }
+        );
         assert_eq!(windowed().union(&Times::default()), Times::default());
     }
 }

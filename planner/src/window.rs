@@ -204,8 +204,8 @@ fn read_call(function: &str, args: Vec<FunctionArg>, context: &mut dyn RelationP
     for (i, arg) in args.into_iter().enumerate() {
         let (place, expr) = match arg {
             FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => (i, expr),
-            FunctionArg::Named { name, arg: FunctionArgExpr::Expr(expr), .. } => {
-                match names.iter().position(|n| name.value.eq_ignore_ascii_case(n)) {
+            FunctionArg::ExprNamed { name, arg: FunctionArgExpr::Expr(expr), .. } => {
+                match names.iter().position(|n| name.to_string().eq_ignore_ascii_case(n)) {
                     Some(place) => (place, expr),
                     None => return Err(usage(function, format!("there is no argument {name}"))),
                 }
@@ -252,7 +252,12 @@ fn table_factor(function: &str, expr: ast::Expr) -> Result<TableFactor> {
         ast::Expr::Identifier(ident) => vec![ident],
         ast::Expr::CompoundIdentifier(idents) => idents,
         ast::Expr::Subquery(subquery) => {
-            return Ok(TableFactor::Derived { lateral: false, subquery, alias: None, sample: None });
+            return Ok(plain_relation(&subquery).unwrap_or(TableFactor::Derived {
+                lateral: false,
+                subquery,
+                alias: None,
+                sample: None,
+            }));
         }
         other => return Err(usage(function, format!("\"{other}\" is not a relation"))),
     };
@@ -268,6 +273,17 @@ fn table_factor(function: &str, expr: ast::Expr) -> Result<TableFactor> {
         sample: None,
         index_hints: vec![],
     })
+}
+
+/// The relation of `SELECT * FROM relation`, whose columns can then be written with its name.
+fn plain_relation(query: &ast::Query) -> Option<TableFactor> {
+    let ast::SetExpr::Select(select) = query.body.as_ref() else { return None };
+    match select.from.as_slice() {
+        [from] if from.joins.is_empty() && query.to_string() == format!("SELECT * FROM {}", from.relation) => {
+            matches!(from.relation, TableFactor::Table { .. }).then(|| from.relation.clone())
+        }
+        _ => None,
+    }
 }
 
 /// `DESCRIPTOR(ts)` or `ts`.

@@ -8,7 +8,7 @@ use datafusion::logical_expr::{Aggregate, Expr};
 use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
 use weir_runtime::graph::{AggregateCall, AggregateSpec, Emit, OperatorSpec};
 
-use super::names::list;
+use super::names::{list, meanings};
 use super::project::passed_column;
 use super::{Builder, Built, NewNode, Props, arrow_schema, sentence};
 use crate::bounds;
@@ -44,7 +44,12 @@ impl Builder<'_> {
         let edge = self.keyed(&input, &group, parallelism);
         let node = self.add(NewNode {
             name,
-            meaning: format!("{} : {} : {:?}", names.join(", "), texts.join(", "), self.emit),
+            meaning: format!(
+                "{} : {} : {:?}",
+                meanings(&aggregate.group_expr),
+                meanings(&aggregate.aggr_expr),
+                self.emit
+            ),
             spec: OperatorSpec::Aggregate(AggregateSpec {
                 group: group.clone(),
                 calls,
@@ -86,7 +91,7 @@ impl Builder<'_> {
             "the rows that are aggregated are themselves taken back and changed".to_owned()
         } else if !input.props.time.watermark {
             "the rows carry no watermark".to_owned()
-        } else if input.props.time.window_end.is_empty() {
+        } else if !input.props.time.windowed {
             "there is no window over the event-time column".to_owned()
         } else if names.is_empty() {
             "nothing is grouped by".to_owned()

@@ -38,7 +38,7 @@ impl Builder<'_> {
         right: Built,
         on: Vec<(Expr, Expr)>,
     ) -> Result<Built> {
-        let Some(kind) = join_kind(join_type) else { return Err(refuse::subquery(&join_type.to_string())) };
+        let Some(kind) = join_kind(join_type) else { return Err(refuse::subquery_under_or()) };
         if on.is_empty() && !(left.props.single_row || right.props.single_row) {
             return Err(refuse::no_equal_keys());
         }

@@ -218,7 +218,7 @@ impl<'a> Builder<'a> {
         let text = sentence(predicate);
         let node = self.add(NewNode {
             name: format!("filter {text}"),
-            meaning: text,
+            meaning: names::meaning(predicate),
             spec: OperatorSpec::Filter { predicate: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(&input.schema),

@@ -31,6 +31,20 @@ pub(crate) fn sentence(expr: &Expr) -> String {
     if text == "count(1)" { format!("count(*){filter}") } else { format!("{text}{filter}") }
 }
 
+/// An expression as it counts for the uid: literals with their types, columns with their relations, no matter what the
+/// result is called.
+pub(crate) fn meaning(expr: &Expr) -> String {
+    match expr {
+        Expr::Alias(alias) => meaning(&alias.expr),
+        other => other.to_string(),
+    }
+}
+
+/// Several expressions as they count for the uid.
+pub(crate) fn meanings(exprs: &[Expr]) -> String {
+    exprs.iter().map(meaning).collect::<Vec<_>>().join(", ")
+}
+
 /// An expression by the name that it was given, if it was.
 pub(crate) fn label(expr: &Expr) -> String {
     match expr {

@@ -6,8 +6,8 @@ use datafusion::common::{Column, DFSchema, DFSchemaRef, TableReference};
 use datafusion::logical_expr::{Expr, Union};
 use weir_runtime::graph::OperatorSpec;
 
-use super::names::{label, list};
-use super::{Builder, Built, NewNode, Props, arrow_schema, sentence};
+use super::names::{label, list, meanings};
+use super::{Builder, Built, NewNode, Props, arrow_schema};
 use crate::bounds;
 use crate::error::Result;
 use crate::from_datafusion;
@@ -34,10 +34,9 @@ impl Builder<'_> {
         let places = |i: usize| passed.iter().position(|p| *p == Some(i));
         let props = input.props.project(places);
         let labels: Vec<String> = exprs.iter().map(label).collect();
-        let texts: Vec<String> = exprs.iter().map(sentence).collect();
         let node = self.add(NewNode {
             name: format!("project {}", list(&labels)),
-            meaning: texts.join(", "),
+            meaning: meanings(exprs),
             spec: OperatorSpec::Project { exprs: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(schema),

@@ -66,7 +66,8 @@ impl Builder<'_> {
         let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
         let node = self.add(NewNode {
             name: format!("project {}", super::names::list(&names)),
-            meaning: names.join(", "),
+            // Names do not count: the same rows under other names are the same operator.
+            meaning: "names".to_owned(),
             spec: OperatorSpec::Project { exprs: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(schema),

@@ -20,14 +20,11 @@ const POSITIVE: Kind = Kind::Int { min: 1, max: i64::MAX };
 
 /// Every option, in the order of the documentation. Names of `execution.checkpointing.*` are Flink's.
 pub static OPTIONS: &[OptionSpec] = &[
-    only(
-        query(
-            "execution.checkpointing.mode",
-            Kind::Enum(&["EXACTLY_ONCE", "AT_LEAST_ONCE"]),
-            "EXACTLY_ONCE",
-            "Whether barriers are aligned, so that each row counts exactly once after a recovery.",
-        ),
-        &["EXACTLY_ONCE"],
+    query(
+        "execution.checkpointing.mode",
+        Kind::Enum(&["EXACTLY_ONCE", "AT_LEAST_ONCE"]),
+        "EXACTLY_ONCE",
+        "Whether barriers are aligned, so that each row counts exactly once after a recovery.",
     ),
     query(
         "execution.checkpointing.interval",
@@ -45,17 +42,14 @@ pub static OPTIONS: &[OptionSpec] = &[
     query(
         "execution.checkpointing.tolerable-failed-checkpoints",
         NATURAL,
-        "0",
+        "3",
         "How many checkpoints may fail one after the other before the query is restarted from the last good one.",
     ),
-    only(
-        query(
-            "execution.checkpointing.max-concurrent-checkpoints",
-            POSITIVE,
-            "1",
-            "How many checkpoints may be under way at once.",
-        ),
-        &["1"],
+    query(
+        "execution.checkpointing.max-concurrent-checkpoints",
+        POSITIVE,
+        "1",
+        "How many checkpoints may be under way at once.",
     ),
     only(
         query(
@@ -72,7 +66,7 @@ pub static OPTIONS: &[OptionSpec] = &[
         "",
         "The store's URL; the same as --store. Empty: weir-data in the working directory.",
     ),
-    query("execution.checkpointing.num-retained", POSITIVE, "1", "How many completed checkpoints are kept."),
+    query("execution.checkpointing.num-retained", POSITIVE, "2", "How many completed checkpoints are kept."),
     query(
         "execution.checkpointing.externalized-checkpoint-retention",
         Kind::Enum(&["DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"]),
@@ -158,19 +152,16 @@ pub static OPTIONS: &[OptionSpec] = &[
         &["false"],
     ),
     only(server("execution.checkpointing.local-backup.dirs", Kind::Text, "", "Where local copies are kept."), &[""]),
-    only(
-        query(
-            "execution.checkpointing.file-merging.enabled",
-            Kind::Bool,
-            "true",
-            "Whether the state of many subtasks shares a data object.",
-        ),
-        &["true"],
+    query(
+        "execution.checkpointing.file-merging.enabled",
+        Kind::Bool,
+        "true",
+        "Whether the state of many subtasks shares a data object.",
     ),
     query(
         "execution.checkpointing.file-merging.max-file-size",
         Kind::Bytes,
-        "32 mb",
+        "256 mb",
         "A data object is closed when it has grown to this.",
     ),
     only(
@@ -259,10 +250,10 @@ pub static OPTIONS: &[OptionSpec] = &[
     query(
         "restart-strategy.exponential-delay.initial-backoff",
         Kind::Duration,
-        "1 s",
+        "200 ms",
         "Wait before the first restart.",
     ),
-    query("restart-strategy.exponential-delay.max-backoff", Kind::Duration, "1 min", "Longest wait before a restart."),
+    query("restart-strategy.exponential-delay.max-backoff", Kind::Duration, "30 s", "Longest wait before a restart."),
     query(
         "restart-strategy.exponential-delay.backoff-multiplier",
         Kind::Number { min: 1.0 },
@@ -272,7 +263,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     query(
         "restart-strategy.exponential-delay.reset-backoff-threshold",
         Kind::Duration,
-        "10 min",
+        "1 min",
         "A query that ran this long starts with the first wait again.",
     ),
     query(

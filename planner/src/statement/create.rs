@@ -279,7 +279,7 @@ impl ColumnList {
                 .hint("write PRIMARY KEY behind a column, or CREATE STREAM for rows without a key")),
             ObjectKind::Stream if !self.primary_key.is_empty() => {
                 Err(invalid("a stream has no primary key: it only ever adds rows".into())
-                    .hint("write CREATE TABLE for rows that INSERT replaces by key"))
+                    .hint("write CREATE TABLE for rows that UPDATE and DELETE change by key"))
             }
             ObjectKind::Table if self.watermark.is_some() => {
                 Err(invalid("a table has no watermark: its rows change".into())

@@ -1,8 +1,8 @@
 //! The text as tokens with places, and a cursor over the tokens of one statement.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use sqlparser::ast;
+use sqlparser::ast::{self, VisitMut, VisitorMut};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
@@ -259,7 +259,8 @@ impl<'a> Cursor<'a> {
 
     /// A query up to the end.
     pub(super) fn query(&mut self) -> Result<Box<ast::Query>> {
-        let query = self.parse(|parser| parser.parse_query())?;
+        let mut query = self.parse(|parser| parser.parse_query())?;
+        name_window_inputs(&mut query);
         self.finish()?;
         Ok(query)
     }
@@ -283,6 +284,31 @@ impl<'a> Cursor<'a> {
         let message = lower_first(message).replace("expected: ", "expected ").replace("found: ", "found ");
         SqlError::syntax(message.replace("found EOF", "found the end of the statement")).at(position + 1)
     }
+}
+
+/// Turns `TUMBLE(t, …)` into `TUMBLE((SELECT * FROM t), …)`: DataFusion looks for the relations of a statement in its
+/// syntax tree, and does not take a function's argument for one.
+pub(super) fn name_window_inputs(query: &mut ast::Query) {
+    struct Inputs;
+    impl VisitorMut for Inputs {
+        type Break = ();
+        fn pre_visit_table_factor(&mut self, factor: &mut ast::TableFactor) -> ControlFlow<()> {
+            if let ast::TableFactor::Table { name, args: Some(args), .. } = factor
+                && ["tumble", "hop"].contains(&name.to_string().to_lowercase().as_str())
+                && let Some(
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr))
+                    | ast::FunctionArg::ExprNamed { arg: ast::FunctionArgExpr::Expr(expr), .. },
+                ) = args.args.first_mut()
+                && matches!(expr, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
+                && let Ok(mut parser) = Parser::new(&DIALECT).try_with_sql(&format!("SELECT * FROM {expr}"))
+                && let Ok(all) = parser.parse_query()
+            {
+                *expr = ast::Expr::Subquery(all);
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let _ = VisitMut::visit(query, &mut Inputs);
 }
 
 /// Takes `weir.public.` off a name.

@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use super::cursor::{Cursor, unqualify};
+use super::cursor::{Cursor, name_window_inputs, unqualify};
 use super::{Delete, Insert, Statement, Update};
 use crate::error::{Result, SqlError};
 use crate::types::fold;
@@ -19,11 +19,11 @@ fn refuse(clause: &str, hint: &str, position: usize) -> SqlError {
 
 pub(super) fn insert(mut cursor: Cursor<'_>) -> Result<Statement> {
     let position = cursor.position();
-    let ast::Statement::Insert(insert) = parsed(&mut cursor)? else {
+    let ast::Statement::Insert(mut insert) = parsed(&mut cursor)? else {
         return Err(SqlError::syntax("expected INSERT INTO table").at(position));
     };
     if insert.on.is_some() {
-        return Err(refuse("ON CONFLICT", "INSERT into a table replaces the row of the same primary key", position));
+        return Err(refuse("ON CONFLICT", "UPDATE the rows that stand, and INSERT the others", position));
     }
     if insert.returning.is_some() {
         return Err(refuse("RETURNING", "SELECT the rows afterwards", position));
@@ -34,6 +34,9 @@ pub(super) fn insert(mut cursor: Cursor<'_>) -> Result<Statement> {
     let ast::TableObject::TableName(name) = &insert.table else {
         return Err(SqlError::syntax("expected the name of a stream or table").at(position));
     };
+    if let Some(source) = &mut insert.source {
+        name_window_inputs(source);
+    }
     let source_sql = insert.source.as_ref().map(ToString::to_string).unwrap_or_default();
     Ok(Statement::Insert(Insert {
         table: object_name(name, position)?,

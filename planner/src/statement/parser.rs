@@ -104,7 +104,7 @@ fn dispatch(mut cursor: Cursor<'_>) -> Result<Statement> {
 fn unknown(first: &str) -> SqlError {
     let instead = match first {
         "TRUNCATE" => Some("DELETE FROM table takes all its rows"),
-        "MERGE" | "UPSERT" | "REPLACE" => Some("INSERT INTO a table replaces the row of the same primary key"),
+        "MERGE" | "UPSERT" | "REPLACE" => Some("UPDATE the rows that stand, and INSERT the others"),
         "PREPARE" | "EXECUTE" => Some("prepare through the driver (the extended query protocol)"),
         "GRANT" | "REVOKE" => Some("privileges do not exist in this version"),
         "VACUUM" | "ANALYZE" | "REINDEX" | "CLUSTER" => Some("nothing has to be maintained by hand"),

@@ -1,5 +1,12 @@
 //! Tests of the whole crate, from text to graph: one file a subject, plans as snapshots beside it.
 
+/// A snapshot in a file, without the test's code in its head.
+macro_rules! snapshot {
+    ($text:expr) => {
+        insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!($text) })
+    };
+}
+
 mod definitions;
 mod option_values;
 mod parsing;

@@ -1,1 +1,169 @@
+//! Options: units, nearest names, what is not available, combinations.
 
+use std::time::Duration;
+
+use insta::assert_snapshot;
+
+use super::said;
+use crate::Options;
+use crate::options::{self, Availability, OPTIONS, OptionSpec, Parameters, parse_bytes, parse_duration};
+
+#[test]
+fn units_are_flinks() {
+    let millis = |text: &str| parse_duration(text).map(|d| d.as_millis()).ok();
+    for (text, expected) in [
+        ("10s", Some(10_000)),
+        ("10 s", Some(10_000)),
+        ("2m", Some(120_000)),
+        ("2 min", Some(120_000)),
+        ("500 ms", Some(500)),
+        ("500", Some(500)),
+        ("1 h", Some(3_600_000)),
+        ("1 d", Some(86_400_000)),
+        ("3 SECONDS", Some(3_000)),
+        ("0", Some(0)),
+        ("ten", None),
+        ("10 parsecs", None),
+        ("-1s", None),
+        ("1.5s", None),
+        ("", None),
+        ("99999999999999999999 d", None),
+    ] {
+        assert_eq!(millis(text), expected, "{text}");
+    }
+    for (text, expected) in [
+        ("256mb", Some(256 << 20)),
+        ("20 kb", Some(20 << 10)),
+        ("1g", Some(1 << 30)),
+        ("17", Some(17)),
+        ("1 kib", Some(1024)),
+        ("x", None),
+    ] {
+        assert_eq!(parse_bytes(text).ok(), expected, "{text}");
+    }
+}
+
+#[test]
+fn every_default_is_a_value_and_available() {
+    for spec in OPTIONS {
+        // Unset parallelism is one subtask a core, which no number says.
+        if spec.name != "parallelism.default" {
+            assert_eq!(spec.check(spec.default).as_deref(), Ok(spec.default), "{}", spec.name);
+        }
+        assert!(spec.doc.ends_with('.'), "{}", spec.name);
+    }
+    assert!(Options::new().check().is_ok());
+}
+
+#[test]
+fn every_key_of_flinks_template_is_known() {
+    for key in [
+        "mode",
+        "interval",
+        "min-pause",
+        "timeout",
+        "tolerable-failed-checkpoints",
+        "max-concurrent-checkpoints",
+        "storage",
+        "dir",
+        "num-retained",
+        "externalized-checkpoint-retention",
+        "unaligned.enabled",
+        "aligned-checkpoint-timeout",
+        "checkpoints-after-tasks-finish",
+        "local-backup.enabled",
+        "local-backup.dirs",
+        "file-merging.enabled",
+        "file-merging.max-file-size",
+        "file-merging.max-space-amplification",
+        "file-merging.across-checkpoint-boundary",
+        "file-merging.pool-blocking",
+        "incremental",
+        "data-inline-threshold",
+        "interval-during-backlog",
+        "unaligned.forced",
+        "unaligned.max-subtasks-per-channel-state-file",
+        "cleaner.parallel-mode",
+        "savepoint-dir",
+    ] {
+        assert!(OptionSpec::find(&format!("execution.checkpointing.{key}")).is_some(), "{key}");
+    }
+}
+
+#[test]
+fn wrong_values_say_what_is_allowed() {
+    let said: Vec<String> = [
+        ("execution.checkpointing.interval", "soon"),
+        ("execution.checkpointing.intervl", "1s"),
+        ("execution.checkpointing.mode", "EXACTLY_TWICE"),
+        ("execution.checkpointing.num-retained", "0"),
+        ("execution.checkpointing.local-backup.enabled", "true"),
+        ("execution.checkpointing.unaligned.enabled", "maybe"),
+        ("execution.checkpointing.unaligned.enabled", "true"),
+        ("execution.checkpointing.file-merging.max-file-size", "many"),
+        ("execution.checkpointing.dir", "s3://b/x"),
+        ("parallelism.default", "0"),
+        ("parallelism", "2"),
+        ("wibble", "1"),
+    ]
+    .iter()
+    .map(|(name, value)| format!("SET {name} = '{value}'\n{}", said(&Options::new().set(name, value).unwrap_err())))
+    .collect();
+    snapshot!(said.join("\n"));
+}
+
+#[test]
+fn combinations_that_cannot_hold_are_refused() {
+    let mut given = Options::new();
+    given.set("pipeline.max-parallelism", "4").unwrap();
+    given.set("parallelism.default", "8").unwrap();
+    assert_snapshot!(said(&given.check().unwrap_err()), @"");
+    given.reset("parallelism.default").unwrap();
+    assert!(given.check().is_ok());
+    given.set("execution.checkpointing.interval", "1ms").unwrap();
+    assert_snapshot!(said(&given.check().unwrap_err()), @"");
+}
+
+#[test]
+fn what_was_given_is_kept_and_what_was_not_has_its_default() {
+    let mut given = Options::new();
+    given.set("Execution.Checkpointing.Interval", "300ms").unwrap();
+    assert_eq!(given.get("execution.checkpointing.interval"), Ok("300 ms"));
+    assert_eq!(given.duration("execution.checkpointing.interval"), Ok(Some(Duration::from_millis(300))));
+    assert_eq!(given.duration("execution.checkpointing.min-pause"), Ok(None));
+    assert_eq!(Options::from_changed(&given.changed()), Ok(given.clone()));
+    assert_eq!(given.all().count(), OPTIONS.len());
+    given.reset_all();
+    assert_eq!(given, Options::new());
+}
+
+#[test]
+fn postgresql_parameters_are_accepted() {
+    let mut parameters = Parameters::new();
+    for (name, value) in [
+        ("client_encoding", "utf-8"),
+        ("application_name", "psql"),
+        ("datestyle", "ISO"),
+        ("extra_float_digits", "3"),
+        ("TimeZone", "Europe/Berlin"),
+    ] {
+        assert_eq!(parameters.set(name, Some(value)), Ok(true), "{name}");
+    }
+    assert_eq!(parameters.get("CLIENT_ENCODING"), Some("UTF8"));
+    assert_eq!(parameters.get("datestyle"), Some("ISO"));
+    assert_eq!(parameters.set("wibble", Some("1")), Ok(false));
+    assert!(parameters.set("client_encoding", Some("latin1")).is_err());
+    assert!(parameters.set("server_version", Some("9")).is_err());
+    parameters.reset_all();
+    assert_eq!(parameters.get("datestyle"), Some("ISO, MDY"));
+    assert!(options::unknown("datestile").hint.is_some_and(|h| h.contains("DateStyle")));
+}
+
+#[test]
+fn unavailable_options_keep_to_their_default() {
+    for spec in OPTIONS {
+        if let Availability::Only(values) = spec.available {
+            assert!(values.contains(&spec.default), "{}", spec.name);
+        }
+    }
+}
