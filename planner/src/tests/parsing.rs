@@ -1,7 +1,5 @@
 //! Statements from text.
 
-use insta::assert_snapshot;
-
 use super::{FLIGHTS, said};
 use crate::statement::{CreateQuery, Parsed, Query, Statement, Subscribe, SubscribeTarget, parse};
 
@@ -59,7 +57,7 @@ fn all(statements: &[&str]) -> String {
 
 #[test]
 fn definitions_are_read() {
-    assert_snapshot!(all(&[
+    snapshot!(all(&[
         FLIGHTS,
         "CREATE STREAM IF NOT EXISTS \"My Stream\" (\"Id\" BIGINT NOT NULL, b NUMERIC(10, 2) DEFAULT 1 + 2, c TEXT[] NULL)",
         "create table public.t (a int primary key, b struct<x int, y array<text>> not null, c double precision generated always as (a * 2) stored)",
@@ -70,7 +68,7 @@ fn definitions_are_read() {
 
 #[test]
 fn queries_are_read_with_what_stands_behind_them() {
-    assert_snapshot!(all(&[
+    snapshot!(all(&[
         "CREATE MATERIALIZED VIEW v AS SELECT carrier, count(*) AS n FROM flights GROUP BY carrier",
         "CREATE MATERIALIZED VIEW IF NOT EXISTS v AS SELECT * FROM t WITH (execution.checkpointing.interval = '300ms')",
         "CREATE MATERIALIZED VIEW v AS WITH x AS (SELECT 1) SELECT * FROM x EMIT CHANGES",
@@ -95,7 +93,7 @@ fn queries_are_read_with_what_stands_behind_them() {
 
 #[test]
 fn statements_about_objects_are_read() {
-    assert_snapshot!(all(&[
+    snapshot!(all(&[
         "SHOW STREAMS",
         "show tables",
         "SHOW VIEWS",
@@ -124,7 +122,7 @@ fn statements_about_objects_are_read() {
 
 #[test]
 fn rows_are_written_and_followed() {
-    assert_snapshot!(all(&[
+    snapshot!(all(&[
         "INSERT INTO t VALUES (1, 'a'), (2, NULL)",
         "INSERT INTO public.t (a, \"B\") SELECT x, y FROM u WHERE x > 1",
         "INSERT INTO t DEFAULT VALUES",
@@ -151,7 +149,7 @@ fn rows_are_written_and_followed() {
 
 #[test]
 fn sessions_are_set() {
-    assert_snapshot!(all(&[
+    snapshot!(all(&[
         "SET 'execution.checkpointing.interval' = '300ms'",
         "SET execution.checkpointing.min-pause TO 500",
         "SET SESSION datestyle = ISO, MDY",
@@ -184,7 +182,7 @@ fn sessions_are_set() {
 
 #[test]
 fn mistakes_are_answered_with_a_place_and_a_hint() {
-    assert_snapshot!(all(&[
+    snapshot!(all(&[
         "SELCT 1",
         "SHOW",
         "FROB x",

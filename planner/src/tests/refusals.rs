@@ -1,8 +1,6 @@
 //! What cannot stream is refused with a sentence and what to write instead.
 
-use insta::assert_snapshot;
-
-use super::{FLIGHTS, Fixture, said};
+use super::Fixture;
 
 #[test]
 fn queries_that_cannot_stream() {
@@ -82,19 +80,15 @@ fn names_and_types_that_do_not_fit() {
 #[test]
 fn targets_that_take_added_rows_only() {
     let fixture = Fixture::new();
-    assert_snapshot!(fixture.drawn("CREATE STREAM s AS SELECT carrier, count(*) AS n FROM flights GROUP BY carrier"), @"");
-    assert_snapshot!(
-        fixture.drawn("CREATE SINK s AS SELECT carrier, count(*) AS n FROM flights GROUP BY carrier WITH (connector = 'file')"),
-        @""
-    );
+    let grouped = "AS SELECT carrier, count(*) AS n FROM flights GROUP BY carrier";
+    let stream = fixture.drawn(&format!("CREATE STREAM s {grouped}"));
+    let sink = fixture.drawn(&format!("CREATE SINK s {grouped} WITH (connector = 'file')"));
+    snapshot!(format!("{stream}\n{sink}"));
 }
 
 #[test]
 fn a_sink_cannot_be_read() {
     let mut fixture = Fixture::new();
     fixture.run("CREATE SINK out FROM flights WITH (connector = 'print')").unwrap();
-    assert_snapshot!(fixture.refused("SELECT * FROM out"), @"");
-    assert!(
-        said(&fixture.run(FLIGHTS).map(|()| crate::SqlError::syntax("none")).unwrap_or_else(|e| e)).contains("none")
-    );
+    assert!(fixture.refused("SELECT * FROM out").starts_with("42809 WEIR-1103: \"out\" is a sink and cannot be read"));
 }
