@@ -1,7 +1,5 @@
 //! Refusals: one JSON shape and the HTTP status that fits the SQLSTATE.
 
-use std::borrow::Cow;
-
 use axum::Json;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -15,11 +13,11 @@ pub struct Problem {
     #[serde(skip)]
     status: StatusCode,
     /// Weir's own code, `WEIR-1001`, for searching the documentation.
-    #[schema(value_type = String, example = "WEIR-1101")]
-    code: Cow<'static, str>,
+    #[schema(example = "WEIR-1101")]
+    code: &'static str,
     /// PostgreSQL's five-letter state.
-    #[schema(value_type = String, example = "42P01")]
-    sqlstate: Cow<'static, str>,
+    #[schema(example = "42P01")]
+    sqlstate: &'static str,
     /// One sentence that names what was given.
     message: String,
     /// What to write instead.
@@ -27,9 +25,11 @@ pub struct Problem {
     /// More about the cause.
     detail: Option<String>,
     /// Where in the statements, in characters from 1.
-    position: Option<usize>,
+    #[schema(value_type = Option<usize>)]
+    position: Option<u32>,
     /// Which of several statements failed, from 1. Those before it were run.
-    statement: Option<usize>,
+    #[schema(value_type = Option<usize>)]
+    statement: Option<u16>,
 }
 
 /// The body of every answer that is not a success.
@@ -86,8 +86,8 @@ impl Problem {
         let (sqlstate, code, status) = refusal.parts();
         Self {
             status,
-            code: code.into(),
-            sqlstate: sqlstate.into(),
+            code,
+            sqlstate,
             message: message.into(),
             hint: Some(hint.into()).filter(|hint: &String| !hint.is_empty()),
             detail: None,
@@ -103,7 +103,7 @@ impl Problem {
 
     /// Names which of `all` statements failed; one statement alone needs no number.
     pub(super) fn in_statement(mut self, index: usize, all: usize) -> Self {
-        self.statement = (all > 1).then_some(index + 1);
+        self.statement = (all > 1).then(|| u16::try_from(index + 1).unwrap_or(u16::MAX));
         self
     }
 
@@ -169,12 +169,12 @@ impl From<SqlError> for Problem {
     fn from(error: SqlError) -> Self {
         Self {
             status: status_of(error.sqlstate),
-            code: error.code.into(),
-            sqlstate: error.sqlstate.into(),
+            code: error.code,
+            sqlstate: error.sqlstate,
             message: error.message,
             hint: error.hint,
             detail: error.detail,
-            position: error.position,
+            position: error.position.and_then(|position| u32::try_from(position).ok()),
             statement: None,
         }
     }

@@ -26,10 +26,17 @@ use crate::session::Outcome;
 #[derive(Default)]
 struct Fake {
     statements: Arc<Mutex<Vec<String>>>,
-    ingested: Mutex<Vec<(String, String, Option<String>, Bytes)>>,
+    ingested: Mutex<Vec<Ingested>>,
     ill: AtomicBool,
     /// Cancelled when the rows of an endless statement are dropped.
     dropped: CancellationToken,
+}
+
+#[derive(Clone)]
+struct Ingested {
+    content_type: String,
+    client_key: Option<String>,
+    body: Bytes,
 }
 
 struct FakeConnection {
@@ -198,7 +205,8 @@ impl Backend for Fake {
             return Err(SqlError::new(ErrorKind::UNDEFINED_RELATION, format!("relation \"{stream}\" does not exist")));
         }
         let rows = body.split(|b| *b == b'\n').filter(|line| !line.is_empty()).count() as u64;
-        self.ingested.lock().push((stream.into(), content_type.into(), client_key.map(str::to_owned), body));
+        let client_key = client_key.map(str::to_owned);
+        self.ingested.lock().push(Ingested { content_type: content_type.into(), client_key, body });
         Ok(IngestReceipt { rows, bad_rows: 0, duplicate: false, position: 1 })
     }
 }
@@ -414,9 +422,9 @@ async fn rows_are_taken_with_their_format_and_key() {
     assert_eq!(receipt, json!({"rows": 2, "bad_rows": 0, "duplicate": false, "position": 1}));
     server.ask("POST /v1/streams/flights", "\r\ncontent-type: text/csv; header=present", "id\n1\n").await;
     let ingested = server.backend.ingested.lock().clone();
-    let seen: Vec<_> = ingested.iter().map(|(_, format, key, _)| (format.as_str(), key.as_deref())).collect();
+    let seen: Vec<_> = ingested.iter().map(|one| (one.content_type.as_str(), one.client_key.as_deref())).collect();
     assert_eq!(seen, [("application/x-ndjson", Some("k-1")), ("text/csv", None)]);
-    assert_eq!(ingested[0].3, body.as_bytes());
+    assert_eq!(ingested[0].body, body.as_bytes());
 }
 
 #[tokio::test]
