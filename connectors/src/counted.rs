@@ -145,7 +145,14 @@ impl<G: Generate> SourceReader for CountedReader<G> {
                 position => position.get("used").and_then(serde_json::Value::as_u64).ok_or_else(broken)?,
             };
             let (index, stride) = (index.parse().map_err(|_| broken())?, stride.parse().map_err(|_| broken())?);
-            self.splits.push_back(CountedSplit { id: split.id, index, stride, used, since: Instant::now(), from: used });
+            self.splits.push_back(CountedSplit {
+                id: split.id,
+                index,
+                stride,
+                used,
+                since: Instant::now(),
+                from: used,
+            });
         }
         Ok(())
     }
@@ -158,7 +165,8 @@ pub(crate) struct Random(u64);
 impl Random {
     /// The generator for item `number` of series `series`.
     pub(crate) fn new(seed: u64, series: u64, number: u64) -> Self {
-        let mut random = Self(seed ^ series.wrapping_mul(0xA24B_AED4_963E_E407) ^ number.wrapping_mul(0x9FB2_1C65_1E98_DF25));
+        let mut random =
+            Self(seed ^ series.wrapping_mul(0xA24B_AED4_963E_E407) ^ number.wrapping_mul(0x9FB2_1C65_1E98_DF25));
         random.next();
         random
     }

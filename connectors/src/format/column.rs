@@ -1,0 +1,720 @@
+//! From the places of fields in a block to Arrow columns.
+//!
+//! A text format's scanner notes *where* each wanted field lies ([`Fields`]); the columns are then made one after
+//! the other, each in a loop that knows its type. A value that does not fit marks its row as bad and leaves a null
+//! behind; bad rows are filtered out of the batch at the end, so that none harms its neighbours.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::builder::{BinaryBuilder, BooleanBufferBuilder, NullBufferBuilder, StringBuilder};
+use arrow::array::{Array, ArrayRef, BooleanArray, PrimitiveArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::filter_record_batch;
+use arrow::compute::kernels::cast_utils::{
+    IntervalParseConfig, IntervalUnit, parse_decimal, parse_interval_month_day_nano_config,
+};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Field, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, IntervalMonthDayNanoType, IntervalUnit as ArrowIntervalUnit, SchemaRef,
+    Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
+};
+use weir_runtime::{Result, RuntimeError};
+
+use super::value::{self, DateCache};
+use crate::bad_rows::quoted;
+
+/// What lies at a noted place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// No value.
+    Null,
+    /// An untyped field (CSV): whatever the column's type reads it as.
+    Plain,
+    /// The same, with its quoting undone, in the scratch text.
+    Scratch,
+    /// A JSON string without escapes; its quotes lie just outside.
+    String,
+    /// A JSON string with escapes; its quotes lie just outside.
+    Escaped,
+    /// What begins like a JSON number.
+    Number,
+    /// `true`
+    True,
+    /// `false`
+    False,
+    /// A JSON object or array.
+    Nested,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Null,
+    Kind::Plain,
+    Kind::Scratch,
+    Kind::String,
+    Kind::Escaped,
+    Kind::Number,
+    Kind::True,
+    Kind::False,
+    Kind::Nested,
+];
+
+/// Length and kind share a word.
+const LENGTH_BITS: u32 = 28;
+
+/// The longest row that the places can describe.
+pub(crate) const MAX_ROW_BYTES: usize = (1 << LENGTH_BITS) - 1;
+
+/// Where a field lies in the block (or in the scratch text).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    start: u32,
+    length_and_kind: u32,
+}
+
+impl Place {
+    /// No value.
+    pub(crate) const NULL: Place = Place { start: 0, length_and_kind: 0 };
+
+    /// The field at `start..end`.
+    #[inline]
+    pub(crate) fn new(kind: Kind, start: usize, end: usize) -> Self {
+        Self { start: start as u32, length_and_kind: (kind as u32) << LENGTH_BITS | (end - start) as u32 }
+    }
+
+    #[inline]
+    fn kind(self) -> Kind {
+        KINDS[(self.length_and_kind >> LENGTH_BITS) as usize]
+    }
+
+    #[inline]
+    fn range(self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..start + (self.length_and_kind & ((1 << LENGTH_BITS) - 1)) as usize
+    }
+}
+
+/// Where a row lies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowPlace {
+    /// Offset of its first byte in the block.
+    pub(crate) start: usize,
+    /// One past its last byte, line end left out.
+    pub(crate) end: usize,
+    /// Lines of the block before it.
+    pub(crate) line: u64,
+}
+
+/// The places of all fields of some rows, row after row.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    /// `rows.len() * columns` places.
+    pub(crate) places: Vec<Place>,
+    /// The rows.
+    pub(crate) rows: Vec<RowPlace>,
+    /// Text of fields whose quoting had to be undone.
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Fields {
+    /// Forget all rows.
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+        self.rows.clear();
+        self.scratch.clear();
+    }
+}
+
+/// A field as text, with what is known of its type.
+#[derive(Debug, Clone, Copy)]
+enum Given<'a> {
+    Null,
+    Plain(&'a str),
+    String(&'a str),
+    Escaped(&'a str),
+    Number(&'a str),
+    Bool(bool),
+    Nested(&'a str),
+}
+
+impl Given<'_> {
+    fn describe(&self) -> String {
+        match self {
+            Given::Null => "null".to_owned(),
+            Given::Plain(text) => quoted(text.as_bytes()),
+            Given::String(text) | Given::Escaped(text) => format!("the string {}", quoted(text.as_bytes())),
+            Given::Number(text) => format!("the value {}", quoted(text.as_bytes())),
+            Given::Bool(value) => value.to_string(),
+            Given::Nested(text) if text.starts_with('[') => format!("the array {}", quoted(text.as_bytes())),
+            Given::Nested(text) => format!("the object {}", quoted(text.as_bytes())),
+        }
+    }
+}
+
+/// How numbers stand for timestamps, if they may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Epoch {
+    /// They may not: timestamps are text.
+    #[default]
+    Text,
+    /// Seconds since 1970-01-01.
+    Seconds,
+    /// Milliseconds.
+    Millis,
+    /// Microseconds.
+    Micros,
+}
+
+/// Options of the conversion.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Conversion {
+    /// How numbers stand for timestamps.
+    pub(crate) epoch: Epoch,
+}
+
+/// Rows that turned out bad, with the first reason of each.
+#[derive(Debug, Default)]
+pub(crate) struct BadValues(BTreeMap<usize, String>);
+
+impl BadValues {
+    /// Row `row` is bad.
+    pub(crate) fn add(&mut self, row: usize, reason: impl FnOnce() -> String) {
+        self.0.entry(row).or_insert_with(reason);
+    }
+
+    /// Rows and reasons, in order.
+    pub(crate) fn into_rows(self) -> impl Iterator<Item = (usize, String)> {
+        self.0.into_iter()
+    }
+}
+
+/// The texts that places point into.
+#[derive(Clone, Copy)]
+pub(crate) struct Texts<'a> {
+    /// The block.
+    pub(crate) block: &'a str,
+    /// [`Fields::scratch`].
+    pub(crate) scratch: &'a str,
+    /// Whether the block holds control characters, which JSON forbids inside strings.
+    pub(crate) controls: bool,
+}
+
+/// Makes the columns of `schema` from noted places.
+pub(crate) fn convert(
+    schema: &SchemaRef,
+    conversion: Conversion,
+    fields: &Fields,
+    texts: Texts<'_>,
+    mut bad: BadValues,
+) -> Result<(RecordBatch, BadValues)> {
+    let rows = fields.rows.len();
+    let width = schema.fields().len();
+    let mut columns = Vec::with_capacity(width);
+    for (index, field) in schema.fields().iter().enumerate() {
+        let mut cursor = Cursor { places: &fields.places, index, width, rows, texts, field, bad: &mut bad };
+        columns.push(cursor.column(conversion)?);
+    }
+    let keep =
+        (!bad.0.is_empty()).then(|| BooleanArray::from_iter((0..rows).map(|row| Some(!bad.0.contains_key(&row)))));
+    let Some(keep) = keep else { return Ok((batch(schema, columns, rows)?, bad)) };
+    // A bad row may have left a null in a NOT NULL column: filter under a nullable schema first.
+    let loose: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+    let loose = Arc::new(arrow::datatypes::Schema::new(loose));
+    let good = filter_record_batch(&batch(&loose, columns, rows)?, &keep)?;
+    let count = good.num_rows();
+    Ok((batch(schema, good.columns().to_vec(), count)?, bad))
+}
+
+/// A batch that knows its number of rows even without columns.
+pub(crate) fn batch(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+}
+
+/// Whether text formats can carry the column; otherwise a sentence.
+pub(crate) fn check_type(field: &Field) -> Result<(), String> {
+    match field.data_type() {
+        DataType::Boolean
+        | DataType::Int8
+        | DataType::Int16
+        | DataType::Int32
+        | DataType::Int64
+        | DataType::Float32
+        | DataType::Float64
+        | DataType::Decimal128(_, _)
+        | DataType::Utf8
+        | DataType::Binary
+        | DataType::Date32
+        | DataType::Time64(TimeUnit::Microsecond)
+        | DataType::Timestamp(TimeUnit::Microsecond, _)
+        | DataType::Interval(ArrowIntervalUnit::MonthDayNano) => Ok(()),
+        DataType::List(inner) => check_type(inner),
+        DataType::Struct(inner) => inner.iter().try_for_each(|field| check_type(field)),
+        other => Err(format!("column \"{}\" has type {other}, which this format cannot carry", field.name())),
+    }
+}
+
+/// Whether the column holds JSON (text with a mark in the metadata).
+pub(crate) fn is_json(field: &Field) -> bool {
+    field.data_type() == &DataType::Utf8 && field.metadata().get("weir.type").is_some_and(|kind| kind == "json")
+}
+
+/// The type as SQL spells it.
+pub(crate) fn sql_type(field: &Field) -> String {
+    if is_json(field) {
+        return "JSON".to_owned();
+    }
+    match field.data_type() {
+        DataType::Boolean => "BOOLEAN".to_owned(),
+        DataType::Int8 => "TINYINT".to_owned(),
+        DataType::Int16 => "SMALLINT".to_owned(),
+        DataType::Int32 => "INT".to_owned(),
+        DataType::Int64 => "BIGINT".to_owned(),
+        DataType::Float32 => "REAL".to_owned(),
+        DataType::Float64 => "DOUBLE PRECISION".to_owned(),
+        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision},{scale})"),
+        DataType::Utf8 => "TEXT".to_owned(),
+        DataType::Binary => "BYTEA".to_owned(),
+        DataType::Date32 => "DATE".to_owned(),
+        DataType::Time64(_) => "TIME".to_owned(),
+        DataType::Timestamp(_, None) => "TIMESTAMP".to_owned(),
+        DataType::Timestamp(_, Some(_)) => "TIMESTAMPTZ".to_owned(),
+        DataType::Interval(_) => "INTERVAL".to_owned(),
+        DataType::List(inner) => format!("{}[]", sql_type(inner)),
+        DataType::Struct(_) => "STRUCT".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+const NOT_INTEGER: &str = "is not a whole number";
+const OUT_OF_RANGE: &str = "is out of range";
+const NOT_NUMBER: &str = "is not a number";
+const NOT_BOOLEAN: &str = "is not a boolean (true or false)";
+const NOT_TEXT: &str = "is not a string";
+const NOT_DATE: &str = "is not a date (2026-01-31)";
+const NOT_TIME: &str = "is not a time (12:34:56.789)";
+const NOT_TIMESTAMP: &str = "is not a timestamp (2026-01-31 12:34:56.789, or RFC 3339)";
+const NOT_INTERVAL: &str = "is not an interval (1 day 2 hours)";
+const NOT_HEX: &str = "is not hexadecimal bytes (\\x01af)";
+const NOT_JSON: &str = "is not valid JSON";
+const BAD_STRING: &str = "has an escape or control character that JSON does not allow";
+const NOT_NULL: &str = "but the column is NOT NULL";
+
+/// One column being made.
+struct Cursor<'a> {
+    places: &'a [Place],
+    index: usize,
+    width: usize,
+    rows: usize,
+    texts: Texts<'a>,
+    field: &'a Field,
+    bad: &'a mut BadValues,
+}
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    fn given(&self, row: usize) -> Given<'a> {
+        let place = self.places[row * self.width + self.index];
+        let block = self.texts.block;
+        match place.kind() {
+            Kind::Null => Given::Null,
+            Kind::Plain => Given::Plain(&block[place.range()]),
+            Kind::Scratch => Given::Plain(&self.texts.scratch[place.range()]),
+            Kind::String => Given::String(&block[place.range()]),
+            Kind::Escaped => Given::Escaped(&block[place.range()]),
+            Kind::Number => Given::Number(&block[place.range()]),
+            Kind::True => Given::Bool(true),
+            Kind::False => Given::Bool(false),
+            Kind::Nested => Given::Nested(&block[place.range()]),
+        }
+    }
+
+    #[cold]
+    fn reject(&mut self, row: usize, what: &str) {
+        let (field, given) = (self.field, self.given(row));
+        self.bad.add(row, || match given {
+            Given::Null => {
+                format!("column \"{}\" ({}): the value is null or missing, {what}", field.name(), sql_type(field))
+            }
+            given => format!("column \"{}\" ({}): {} {what}", field.name(), sql_type(field), given.describe()),
+        });
+    }
+
+    fn column(&mut self, conversion: Conversion) -> Result<ArrayRef> {
+        Ok(match self.field.data_type() {
+            DataType::Boolean => self.booleans(),
+            DataType::Int8 => Arc::new(self.integers::<Int8Type>()),
+            DataType::Int16 => Arc::new(self.integers::<Int16Type>()),
+            DataType::Int32 => Arc::new(self.integers::<Int32Type>()),
+            DataType::Int64 => Arc::new(self.integers::<Int64Type>()),
+            DataType::Float32 => Arc::new(self.primitives::<Float32Type>(|given| {
+                let value = float(given)? as f32;
+                if value.is_infinite() && matches!(given, Given::Number(_)) { Err(OUT_OF_RANGE) } else { Ok(value) }
+            })),
+            DataType::Float64 => Arc::new(self.primitives::<Float64Type>(float)),
+            DataType::Decimal128(precision, scale) => {
+                let (precision, scale) = (*precision, *scale);
+                let array = self.primitives::<Decimal128Type>(|given| decimal(given, precision, scale));
+                Arc::new(array.with_precision_and_scale(precision, scale)?)
+            }
+            DataType::Utf8 if is_json(self.field) => self.json_text(),
+            DataType::Utf8 => self.strings(),
+            DataType::Binary => self.bytes(),
+            DataType::Date32 => {
+                let mut cache = DateCache::default();
+                Arc::new(
+                    self.primitives::<Date32Type>(|given| text(given, NOT_DATE, |text| value::date(text, &mut cache))),
+                )
+            }
+            DataType::Time64(TimeUnit::Microsecond) => {
+                Arc::new(self.primitives::<Time64MicrosecondType>(|given| text(given, NOT_TIME, value::time)))
+            }
+            DataType::Timestamp(TimeUnit::Microsecond, zone) => {
+                let zone = zone.clone();
+                let mut cache = DateCache::default();
+                let array =
+                    self.primitives::<TimestampMicrosecondType>(|given| timestamp(given, conversion.epoch, &mut cache));
+                Arc::new(array.with_timezone_opt(zone))
+            }
+            DataType::Interval(ArrowIntervalUnit::MonthDayNano) => {
+                Arc::new(self.primitives::<IntervalMonthDayNanoType>(|given| {
+                    let config = IntervalParseConfig::new(IntervalUnit::Second);
+                    match given {
+                        Given::Plain(text) | Given::String(text) => {
+                            parse_interval_month_day_nano_config(text, config).map_err(|_| NOT_INTERVAL)
+                        }
+                        Given::Escaped(text) => unescape(text)
+                            .and_then(|text| parse_interval_month_day_nano_config(&text, config).ok())
+                            .ok_or(NOT_INTERVAL),
+                        _ => Err(NOT_INTERVAL),
+                    }
+                }))
+            }
+            DataType::List(_) | DataType::Struct(_) => self.nested()?,
+            _ => {
+                return Err(RuntimeError::Internal {
+                    place: "text format",
+                    reason: check_type(self.field).err().unwrap_or_default(),
+                });
+            }
+        })
+    }
+
+    /// A null where the column is NOT NULL makes the row bad.
+    #[inline]
+    fn null(&mut self, row: usize) {
+        if !self.field.is_nullable() {
+            self.reject(row, NOT_NULL);
+        }
+    }
+
+    #[inline]
+    fn primitives<T: ArrowPrimitiveType>(
+        &mut self,
+        mut parse: impl FnMut(Given<'a>) -> Result<T::Native, &'static str>,
+    ) -> PrimitiveArray<T> {
+        let mut values: Vec<T::Native> = Vec::with_capacity(self.rows);
+        let mut nulls = NullBufferBuilder::new(self.rows);
+        for row in 0..self.rows {
+            let given = self.given(row);
+            if matches!(given, Given::Null) {
+                self.null(row);
+                nulls.append_null();
+                values.push(T::default_value());
+                continue;
+            }
+            match parse(given) {
+                Ok(value) => {
+                    values.push(value);
+                    nulls.append_non_null();
+                }
+                Err(what) => {
+                    self.reject(row, what);
+                    values.push(T::default_value());
+                    nulls.append_null();
+                }
+            }
+        }
+        PrimitiveArray::new(ScalarBuffer::from(values), nulls.finish())
+    }
+
+    fn integers<T: ArrowPrimitiveType>(&mut self) -> PrimitiveArray<T>
+    where
+        T::Native: TryFrom<i64>,
+    {
+        self.primitives::<T>(|given| T::Native::try_from(integer(given)?).map_err(|_| OUT_OF_RANGE))
+    }
+
+    fn booleans(&mut self) -> ArrayRef {
+        let mut values = BooleanBufferBuilder::new(self.rows);
+        let mut nulls = NullBufferBuilder::new(self.rows);
+        for row in 0..self.rows {
+            let value = match self.given(row) {
+                Given::Bool(value) => Some(value),
+                Given::Plain(text) => value::boolean(text.trim().as_bytes()),
+                _ => None,
+            };
+            match (value, self.given(row)) {
+                (Some(_), _) => nulls.append_non_null(),
+                (None, Given::Null) => {
+                    self.null(row);
+                    nulls.append_null();
+                }
+                (None, _) => {
+                    self.reject(row, NOT_BOOLEAN);
+                    nulls.append_null();
+                }
+            }
+            values.append(value.unwrap_or(false));
+        }
+        Arc::new(BooleanArray::new(values.finish(), nulls.finish()))
+    }
+
+    /// Bytes that all rows of the column take, at most.
+    fn total_length(&self) -> usize {
+        (0..self.rows).map(|row| self.places[row * self.width + self.index].range().len()).sum()
+    }
+
+    fn strings(&mut self) -> ArrayRef {
+        let mut builder = StringBuilder::with_capacity(self.rows, self.total_length());
+        let controls = self.texts.controls;
+        for row in 0..self.rows {
+            match self.given(row) {
+                Given::Null => {
+                    self.null(row);
+                    builder.append_null();
+                }
+                Given::Plain(text) => builder.append_value(text),
+                Given::String(text) if !controls || !text.bytes().any(|byte| byte < 0x20) => builder.append_value(text),
+                Given::Escaped(_) => match self.unescape(row) {
+                    Some(text) => builder.append_value(text),
+                    None => {
+                        self.reject(row, BAD_STRING);
+                        builder.append_null();
+                    }
+                },
+                other => {
+                    self.reject(row, if matches!(other, Given::String(_)) { BAD_STRING } else { NOT_TEXT });
+                    builder.append_null();
+                }
+            }
+        }
+        Arc::new(builder.finish())
+    }
+
+    /// The JSON text of a string value, quotes included.
+    fn with_quotes(&self, row: usize) -> &'a str {
+        let range = self.places[row * self.width + self.index].range();
+        &self.texts.block[range.start - 1..range.end + 1]
+    }
+
+    fn unescape(&self, row: usize) -> Option<String> {
+        serde_json::from_str(self.with_quotes(row)).ok()
+    }
+
+    fn bytes(&mut self) -> ArrayRef {
+        let mut builder = BinaryBuilder::with_capacity(self.rows, self.total_length() / 2);
+        for row in 0..self.rows {
+            let bytes = match self.given(row) {
+                Given::Null => {
+                    self.null(row);
+                    builder.append_null();
+                    continue;
+                }
+                Given::Plain(text) | Given::String(text) => value::hex(text.as_bytes()),
+                Given::Escaped(_) => self.unescape(row).and_then(|text| value::hex(text.as_bytes())),
+                _ => None,
+            };
+            match bytes {
+                Some(bytes) => builder.append_value(bytes),
+                None => {
+                    self.reject(row, NOT_HEX);
+                    builder.append_null();
+                }
+            }
+        }
+        Arc::new(builder.finish())
+    }
+
+    /// The value's own JSON text; CSV fields hold JSON.
+    fn json_value(&self, row: usize) -> Option<&'a str> {
+        match self.given(row) {
+            Given::Null => None,
+            Given::Plain(text) | Given::Number(text) | Given::Nested(text) => Some(text),
+            Given::String(_) | Given::Escaped(_) => Some(self.with_quotes(row)),
+            Given::Bool(value) => Some(if value { "true" } else { "false" }),
+        }
+    }
+
+    fn json_text(&mut self) -> ArrayRef {
+        let mut builder = StringBuilder::with_capacity(self.rows, self.total_length());
+        for row in 0..self.rows {
+            match self.json_value(row) {
+                None => {
+                    self.null(row);
+                    builder.append_null();
+                }
+                Some(text) if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => builder.append_value(text),
+                Some(_) => {
+                    self.reject(row, NOT_JSON);
+                    builder.append_null();
+                }
+            }
+        }
+        Arc::new(builder.finish())
+    }
+
+    /// Arrays and structs go through Arrow's JSON decoder: all rows at once, and one by one when that fails.
+    fn nested(&mut self) -> Result<ArrayRef> {
+        let field = self.field.clone().with_nullable(true);
+        let rows: Vec<String> = (0..self.rows).map(|row| self.json_value(row).unwrap_or("null").to_owned()).collect();
+        if !self.field.is_nullable() {
+            for row in 0..self.rows {
+                if matches!(self.given(row), Given::Null) {
+                    self.reject(row, NOT_NULL);
+                }
+            }
+        }
+        if let Ok(array) = decode_nested(&field, &rows) {
+            return Ok(array);
+        }
+        let mut cleaned = Vec::with_capacity(rows.len());
+        for (row, text) in rows.into_iter().enumerate() {
+            match decode_nested(&field, std::slice::from_ref(&text)) {
+                Ok(_) => cleaned.push(text),
+                Err(reason) => {
+                    self.reject(row, &format!("does not fit: {reason}"));
+                    cleaned.push("null".to_owned());
+                }
+            }
+        }
+        Ok(decode_nested(&field, &cleaned)?)
+    }
+}
+
+/// One nested column from the JSON text of each row.
+fn decode_nested(field: &Field, rows: &[String]) -> Result<ArrayRef, arrow::error::ArrowError> {
+    let wrapped = Field::new("v", field.data_type().clone(), true);
+    let schema = Arc::new(arrow::datatypes::Schema::new(vec![wrapped]));
+    let mut decoder = arrow::json::ReaderBuilder::new(schema).with_batch_size(rows.len().max(1)).build_decoder()?;
+    let mut text = String::with_capacity(rows.iter().map(|row| row.len() + 8).sum());
+    for row in rows {
+        // Arrow's decoder passes over newlines between tokens, and its rows must be apart.
+        text.push_str("{\"v\":");
+        text.push_str(row);
+        text.push_str("}\n");
+    }
+    let mut bytes = text.as_bytes();
+    while !bytes.is_empty() {
+        let read = decoder.decode(bytes)?;
+        if read == 0 {
+            break;
+        }
+        bytes = &bytes[read..];
+    }
+    let broken = || arrow::error::ArrowError::JsonError("the value is not one complete JSON value".to_owned());
+    if !bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(broken());
+    }
+    match decoder.flush()? {
+        Some(batch) if batch.num_rows() == rows.len() => Ok(Arc::clone(batch.column(0))),
+        None if rows.is_empty() => Ok(arrow::array::new_empty_array(field.data_type())),
+        _ => Err(broken()),
+    }
+}
+
+fn integer(given: Given<'_>) -> Result<i64, &'static str> {
+    let text = match given {
+        Given::Number(text) => text,
+        Given::Plain(text) => {
+            return value::integer(text.trim().as_bytes()).ok_or_else(|| {
+                if text.trim().trim_start_matches(['-', '+']).bytes().all(|byte| byte.is_ascii_digit())
+                    && !text.trim().is_empty()
+                {
+                    OUT_OF_RANGE
+                } else {
+                    NOT_INTEGER
+                }
+            });
+        }
+        _ => return Err(NOT_INTEGER),
+    };
+    let bytes = text.as_bytes();
+    match value::integer(bytes) {
+        // A zero in front, a plus sign: not JSON.
+        Some(value) if !matches!(bytes, [b'0', _, ..] | [b'-', b'0', _, ..] | [b'+', ..]) => Ok(value),
+        _ if !value::is_json_number(bytes) => Err(NOT_INTEGER),
+        _ => match value::integral(bytes) {
+            Some(value) => Ok(value),
+            None if value::float(bytes).is_some_and(|value| value.fract() == 0.0) => Err(OUT_OF_RANGE),
+            None => Err(NOT_INTEGER),
+        },
+    }
+}
+
+fn float(given: Given<'_>) -> Result<f64, &'static str> {
+    match given {
+        Given::Number(text) if value::is_json_number(text.as_bytes()) => match value::float(text.as_bytes()) {
+            Some(value) if value.is_finite() => Ok(value),
+            _ => Err(OUT_OF_RANGE),
+        },
+        Given::Plain(text) => value::float(text.trim().as_bytes()).ok_or(NOT_NUMBER),
+        _ => Err(NOT_NUMBER),
+    }
+}
+
+fn decimal(given: Given<'_>, precision: u8, scale: i8) -> Result<i128, &'static str> {
+    let text = match given {
+        Given::Number(text) | Given::String(text) => text,
+        Given::Plain(text) => text.trim(),
+        Given::Escaped(text) => return decimal(Given::String(&unescape(text).ok_or(NOT_NUMBER)?), precision, scale),
+        _ => return Err(NOT_NUMBER),
+    };
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    if !value::is_json_number(unsigned.as_bytes()) {
+        return Err(NOT_NUMBER);
+    }
+    parse_decimal::<Decimal128Type>(unsigned, precision, scale).map_err(|_| OUT_OF_RANGE)
+}
+
+#[inline]
+fn text<T>(given: Given<'_>, what: &'static str, parse: impl FnOnce(&[u8]) -> Option<T>) -> Result<T, &'static str> {
+    match given {
+        Given::String(text) => parse(text.as_bytes()).ok_or(what),
+        Given::Plain(text) => parse(text.trim().as_bytes()).ok_or(what),
+        Given::Escaped(text) => unescape(text).and_then(|text| parse(text.as_bytes())).ok_or(what),
+        _ => Err(what),
+    }
+}
+
+/// A JSON string's content from the text between its quotes.
+fn unescape(text: &str) -> Option<String> {
+    serde_json::from_str(&format!("\"{text}\"")).ok()
+}
+
+#[inline]
+fn timestamp(given: Given<'_>, epoch: Epoch, cache: &mut DateCache) -> Result<i64, &'static str> {
+    if epoch != Epoch::Text {
+        let number = match given {
+            Given::Number(_) => Some(integer(given)),
+            Given::Plain(text) if !text.contains(':') => Some(integer(given)),
+            _ => None,
+        };
+        let factor = match epoch {
+            Epoch::Seconds => 1_000_000,
+            Epoch::Millis => 1_000,
+            Epoch::Micros | Epoch::Text => 1,
+        };
+        if let Some(number) = number {
+            return number.map_err(|_| NOT_TIMESTAMP)?.checked_mul(factor).ok_or(OUT_OF_RANGE);
+        }
+    }
+    text(given, NOT_TIMESTAMP, |bytes| value::timestamp(bytes, cache))
+}
+
+/// The schema with every column's type checked against what text formats carry.
+pub(crate) fn checked(schema: SchemaRef) -> Result<SchemaRef, String> {
+    schema.fields().iter().try_for_each(|field| check_type(field))?;
+    Ok(schema)
+}
