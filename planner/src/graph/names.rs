@@ -28,7 +28,8 @@ pub(crate) fn sentence(expr: &Expr) -> String {
         })
     });
     let text = bare.map_or_else(|_| expr.to_string(), |bare| bare.data.human_display().to_string());
-    if text == "count(1)" { format!("count(*){filter}") } else { format!("{text}{filter}") }
+    // DataFusion counts a literal where a person wrote count(*).
+    format!("{}{filter}", text.replace("count(Int64(1))", "count(*)").replace("count(1)", "count(*)"))
 }
 
 /// An expression as it counts for the uid: literals with their types, columns with their relations, no matter what the

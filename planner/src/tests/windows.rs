@@ -81,5 +81,6 @@ async fn batch_queries_have_the_same_windows() {
     let hop =
         "SELECT * FROM hop(TABLE t, DESCRIPTOR(ts), INTERVAL '5 minutes', INTERVAL '10 minutes', INTERVAL '1 minute')
                ORDER BY ts, window_start";
-    snapshot!(format!("{tumble}\n{}", rows(hop).await));
+    let hop = rows(hop).await;
+    snapshot!(format!("{tumble}\n{hop}"));
 }
