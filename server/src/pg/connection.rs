@@ -30,8 +30,10 @@ use weir_planner::{Parsed, Statement};
 
 use super::error::{notice, refused, statement_error};
 use super::rows::{Rows, send_copy, tag};
+use super::savepoint::{Savepoint, aborted};
 use super::state::{
-    Prepared, Progress, State, check_formats, check_same_columns, no_portal, no_statement, not_started, parameter_oid,
+    Content, Prepared, Progress, State, check_formats, check_same_columns, no_portal, no_statement, not_started,
+    parameter_oid,
 };
 use super::types::field_infos;
 use crate::engine::Engine;
@@ -150,9 +152,13 @@ impl Connection {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let mut portal = state.portals.remove(name).ok_or_else(|| no_portal(name))?;
-        let Some(parsed) = portal.parsed.clone() else {
-            state.portals.insert(name.to_owned(), portal);
-            return Ok(client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
+        let parsed = match portal.content.clone() {
+            Content::Statement(parsed) => parsed,
+            Content::Savepoint(savepoint) => return control(client, savepoint).await,
+            Content::Empty => {
+                state.portals.insert(name.to_owned(), portal);
+                return Ok(client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
+            }
         };
         let mut rows = match portal.progress {
             Progress::Finished(tag) => return complete(client, tag).await,
@@ -199,10 +205,7 @@ where
 {
     let ends = matches!(parsed.statement, Statement::Commit | Statement::Rollback);
     if client.transaction_status() == TransactionStatus::Error && !ends {
-        return Err(refused(
-            "25P02",
-            "current transaction is aborted, commands ignored until end of transaction block",
-        ));
+        return Err(aborted());
     }
     let outcome = state.session.execute(parsed, parameters).await.map_err(statement_error)?;
     match &parsed.statement {
@@ -223,6 +226,18 @@ where
         TransactionStatus::Idle
     });
     Ok(outcome)
+}
+
+/// Answers what is about the transaction only.
+async fn control<C>(client: &mut C, savepoint: Savepoint) -> PgWireResult<()>
+where
+    C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send,
+    C::Error: Debug,
+    PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+{
+    let status = savepoint.apply(client.transaction_status())?;
+    client.set_transaction_status(status);
+    complete(client, savepoint.tag().to_owned()).await
 }
 
 async fn send_notices<C>(client: &mut C, notices: Vec<String>) -> PgWireResult<()>
@@ -266,6 +281,11 @@ impl SimpleQueryHandler for Connection {
         // A simple query ends the unnamed statement and portal, as in PostgreSQL.
         state.prepared.remove("");
         state.portals.remove("");
+        if let Some(savepoint) = Savepoint::parse(&query.query) {
+            control(client, savepoint).await?;
+            let status = client.transaction_status();
+            return send_ready_for_query(client, status).await;
+        }
         let mut cancel = listen(client).await;
         let script = state.session.parse(&query.query).map_err(statement_error)?;
         if script.is_empty() {
@@ -312,12 +332,18 @@ impl ExtendedQueryHandler for Connection {
         if !name.is_empty() && state.prepared.contains_key(&name) {
             return Err(refused("42P05", format!("prepared statement \"{name}\" already exists")));
         }
-        let mut script = state.session.parse(&message.query).map_err(statement_error)?;
-        let parsed = script.pop();
-        if !script.is_empty() {
-            return Err(refused("42601", "cannot insert multiple commands into a prepared statement"));
-        }
-        let prepared = Prepared { parsed: parsed.map(Arc::new), declared: message.type_oids, description: None };
+        let content = match Savepoint::parse(&message.query) {
+            Some(savepoint) => Content::Savepoint(savepoint),
+            None => {
+                let mut script = state.session.parse(&message.query).map_err(statement_error)?;
+                let last = script.pop();
+                if !script.is_empty() {
+                    return Err(refused("42601", "cannot insert multiple commands into a prepared statement"));
+                }
+                last.map_or(Content::Empty, |parsed| Content::Statement(Arc::new(parsed)))
+            }
+        };
+        let prepared = Prepared { content, declared: message.type_oids, description: None };
         state.prepared.insert(name, prepared);
         client.feed(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
         Ok(())
@@ -374,7 +400,7 @@ impl ExtendedQueryHandler for Connection {
             TARGET_TYPE_BYTE_PORTAL => match state.portals.get_mut(&name) {
                 Some(portal) => {
                     if portal.described.is_none()
-                        && let Some(parsed) = portal.parsed.clone()
+                        && let Content::Statement(parsed) = portal.content.clone()
                     {
                         portal.described = state.session.describe(&parsed).await.map_err(statement_error)?.columns;
                     }

@@ -16,6 +16,7 @@ pub mod encode;
 mod error;
 mod parameters;
 mod rows;
+mod savepoint;
 mod startup;
 mod state;
 pub mod types;

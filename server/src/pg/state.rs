@@ -13,6 +13,7 @@ use weir_planner::{Parsed, SqlError};
 use super::error::{refused, statement_error};
 use super::parameters::parameter;
 use super::rows::Rows;
+use super::savepoint::Savepoint;
 use super::types::pg_type;
 use crate::session::{Description, Session};
 
@@ -23,9 +24,20 @@ pub(super) struct State {
     pub(super) portals: HashMap<String, Portal>,
 }
 
-/// A prepared statement. Without a statement: the text was empty.
+/// What a prepared text says.
+#[derive(Clone)]
+pub(super) enum Content {
+    /// Nothing.
+    Empty,
+    /// Something about the transaction that the door answers by itself.
+    Savepoint(Savepoint),
+    /// A statement for the session.
+    Statement(Arc<Parsed>),
+}
+
+/// A prepared statement.
 pub(super) struct Prepared {
-    pub(super) parsed: Option<Arc<Parsed>>,
+    pub(super) content: Content,
     /// Type OIDs as the client gave them, 0 where it left the choice to the server.
     pub(super) declared: Vec<u32>,
     /// Found out when it is first needed.
@@ -34,7 +46,7 @@ pub(super) struct Prepared {
 
 /// A prepared statement with its parameters, perhaps partly executed.
 pub(super) struct Portal {
-    pub(super) parsed: Option<Arc<Parsed>>,
+    pub(super) content: Content,
     pub(super) parameters: Vec<ScalarValue>,
     pub(super) formats: Vec<i16>,
     /// What the client was told the columns are.
@@ -83,10 +95,10 @@ impl State {
     /// What a prepared statement will answer.
     pub(super) async fn describe(&mut self, name: &str) -> PgWireResult<(&Prepared, Description)> {
         let prepared = self.prepared.get_mut(name).ok_or_else(|| no_statement(name))?;
-        let description = match (&prepared.description, &prepared.parsed) {
+        let description = match (&prepared.description, &prepared.content) {
             (Some(known), _) => known.clone(),
-            (None, None) => Description { parameters: Vec::new(), columns: None },
-            (None, Some(parsed)) => self.session.describe(parsed).await.map_err(statement_error)?,
+            (None, Content::Statement(parsed)) => self.session.describe(parsed).await.map_err(statement_error)?,
+            (None, _) => Description { parameters: Vec::new(), columns: None },
         };
         prepared.description = Some(description.clone());
         Ok((prepared, description))
@@ -138,7 +150,7 @@ impl State {
             })
             .collect::<PgWireResult<_>>()?;
         Ok(Portal {
-            parsed: prepared.parsed.clone(),
+            content: prepared.content.clone(),
             parameters,
             formats: message.result_column_format_codes.clone(),
             described: description.and_then(|d| d.columns.clone()),

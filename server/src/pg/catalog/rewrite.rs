@@ -346,6 +346,16 @@ fn idiom(expr: &Expr) -> Option<Expr> {
         }
         Expr::Function(function) => function_idiom(function),
         Expr::Subquery(query) => column_default(query).or_else(|| scalar(query)),
+        // DataFusion's LIKE escapes with a backslash only.
+        Expr::Like { negated, any, expr, pattern, escape_char: Some(escape) } => {
+            let Value::SingleQuotedString(escape) = &escape.value else { return None };
+            if escape == "\\" {
+                return None;
+            }
+            let plain = call("replace", vec![pattern.as_ref().clone(), text("\\"), text("\\\\")]);
+            let pattern = Box::new(call("replace", vec![plain, text(escape), text("\\")]));
+            Some(Expr::Like { negated: *negated, any: *any, expr: expr.clone(), pattern, escape_char: None })
+        }
         // `x OPERATOR(pg_catalog.=) ANY (…)` and the like compare as their plain forms do.
         Expr::BinaryOp { left, op: BinaryOperator::PGCustomBinaryOperator(name), right } => {
             let op = match name.last().map(String::as_str)? {
