@@ -17,6 +17,8 @@ async function sql(text) {
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify({ sql: text }),
+  }).catch((error) => {
+    throw new Error(`no server answers at ${base}: start one with weir serve, or name its address`, { cause: error });
   });
   const answer = await response.json();
   assert.equal(response.status, 200, `${text}: ${JSON.stringify(answer)}`);
@@ -161,6 +163,7 @@ const context = await chromium.launchPersistentContext(profile, {
   ],
 });
 let failed = false;
+let created = false;
 try {
   context.setDefaultTimeout(patience);
   await sql(
@@ -169,6 +172,7 @@ try {
      INSERT INTO ${stream} VALUES (TIMESTAMPTZ '2024-01-01 00:00:00Z', '/'), (TIMESTAMPTZ '2024-01-01 00:00:01Z', '/docs'),
        (TIMESTAMPTZ '2024-01-01 00:00:02Z', '/')`,
   );
+  created = true;
   await eventually("the view holds the rows", async () => {
     const [answer] = await sql(`SELECT * FROM ${view}`);
     return answer.rows.length === 2;
@@ -176,6 +180,9 @@ try {
   const page = await context.newPage();
   const faults = [];
   page.on("pageerror", (error) => faults.push(String(error)));
+  page.on("console", (message) => {
+    if (/Content Security Policy/.test(message.text())) faults.push(message.text());
+  });
   for (const { name, run } of steps) {
     const started = performance.now();
     try {
@@ -196,9 +203,12 @@ try {
 } finally {
   await context.close();
   await rm(profile, { recursive: true, force: true });
-  await sql(`DROP MATERIALIZED VIEW IF EXISTS ${view}; DROP STREAM IF EXISTS ${stream}`).catch((error) => {
-    failed = true;
-    console.error(`FAIL cleaning up\n${error.stack}`);
-  });
+  const drop = `DROP MATERIALIZED VIEW IF EXISTS ${view}; DROP STREAM IF EXISTS ${stream}`;
+  if (created) {
+    await sql(drop).catch((error) => {
+      failed = true;
+      console.error(`FAIL cleaning up\n${error.stack}`);
+    });
+  }
 }
 process.exit(failed ? 1 : 0);

@@ -1,6 +1,6 @@
 // A stand-in for the server while the dashboard is worked on: `npm run mock`, then http://127.0.0.1:4599/.
-// It serves dist/ and answers under /v1 in the server's shapes, with counters that move. `?empty` in MOCK makes it a
-// fresh server: MOCK=empty npm run mock.
+// It serves dist/ and answers under /v1 in the server's shapes, with counters that move. MOCK=empty npm run mock is a
+// fresh server.
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 
@@ -110,6 +110,7 @@ function json(response, value, status = 200) {
   response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(value));
 }
 
+const policy = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 const types = { html: "text/html", js: "text/javascript", css: "text/css", svg: "image/svg+xml" };
 
 createServer(async (request, response) => {
@@ -118,7 +119,8 @@ createServer(async (request, response) => {
   if (version !== "v1") {
     const file = pathname === "/" ? "index.html" : pathname.replace("/assets/", "");
     const body = await readFile(new URL(`../dist/${file}`, import.meta.url)).catch(() => null);
-    return response.writeHead(body ? 200 : 404, { "content-type": types[file.split(".").pop()] ?? "text/plain" }).end(body ?? "");
+    const head = { "content-type": types[file.split(".").pop()] ?? "text/plain", "content-security-policy": policy };
+    return response.writeHead(body ? 200 : 404, head).end(body ?? "");
   }
   if (kind === "server") return json(response, { version: "0.1.0", store: "file:///var/lib/weir", listen_sql: "127.0.0.1:4577", listen_http: `127.0.0.1:${port}` });
   if (kind === "sql") return sql(request, response);
