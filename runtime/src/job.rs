@@ -195,6 +195,13 @@ impl JobHandle {
         answer.await.unwrap_or_else(|_| Err(self.over()))
     }
 
+    /// Ends an epoch now and waits until readers see it: what sources had handed over before the call is then visible.
+    pub async fn flush(&self) -> Result<()> {
+        let (reply, done) = oneshot::channel();
+        let _ = self.commands.send(Command::Flush(reply));
+        done.await.map_err(|_| self.over())
+    }
+
     /// Stops reading; checkpoints still pass. Kept over restarts of the job.
     pub async fn pause(&self) {
         let (reply, done) = oneshot::channel();

@@ -27,6 +27,7 @@ pub(crate) enum Command {
     Pause(oneshot::Sender<()>),
     Resume(oneshot::Sender<()>),
     Stop(StopMode, oneshot::Sender<Result<Option<CheckpointInfo>>>),
+    Flush(oneshot::Sender<()>),
 }
 
 /// What a job's handles see of it.
@@ -187,6 +188,8 @@ impl Supervisor {
                     let _ = reply.send(Ok(None));
                     return Waited::Stopped;
                 }
+                // Dropped: who asked learns that nothing was flushed.
+                Some(Command::Flush(reply)) => drop(reply),
             }
         }
     }

@@ -13,3 +13,6 @@ pub mod engine;
 pub mod http;
 pub mod pg;
 pub mod session;
+pub mod error;
+pub mod rejects;
+pub mod serving;

@@ -88,6 +88,8 @@ enum Reply {
 struct Epochs {
     sent: Vec<Epoch>,
     reached: HashMap<TaskId, Epoch>,
+    /// Who waits until an epoch has passed.
+    waiting: Vec<(Epoch, oneshot::Sender<()>)>,
 }
 
 impl Epochs {
@@ -97,6 +99,9 @@ impl Epochs {
         }
         let all = self.reached.values().copied().min();
         self.sent.retain(|epoch| Some(*epoch) > all);
+        for (_, reply) in self.waiting.extract_if(.., |(epoch, _)| Some(*epoch) <= all) {
+            let _ = reply.send(());
+        }
     }
 }
 
@@ -138,7 +143,12 @@ impl Driver {
         let discovery = |(node, source): (&NodeIndex, &RunningSource)| {
             source.source.discovery_interval().map(|interval| (*node, now + interval))
         };
-        let was_finished = retained.last().is_some_and(|manifest| manifest.last);
+        // A query that has been given another operator since (a view that another query reads now writes its log) has
+        // something left to commit.
+        let was_finished = retained.last().is_some_and(|manifest| {
+            let known = |uid: &weir_storage::OperatorUid| manifest.operators.iter().any(|operator| operator.uid == *uid);
+            manifest.last && shared.spec.graph.nodes.iter().all(|node| known(&node.uid))
+        });
         Self {
             discoveries: if was_finished {
                 BTreeMap::new()
@@ -147,6 +157,7 @@ impl Driver {
             },
             sources_running: built.tasks.iter().filter(|task| task.is_source).count(),
             epochs: Epochs {
+                waiting: Vec::new(),
                 sent: Vec::new(),
                 reached: built.tasks.iter().filter(|task| task.is_terminal).map(|task| (task.id, Epoch(0))).collect(),
             },
@@ -263,7 +274,7 @@ impl Driver {
                         let reason = "it has read all of its input; its last checkpoint is complete".to_owned();
                         let _ = reply.send(Err(self.no_checkpoint(reason)));
                     }
-                    Some(Command::Pause(reply) | Command::Resume(reply)) => drop(reply.send(())),
+                    Some(Command::Pause(reply) | Command::Resume(reply) | Command::Flush(reply)) => drop(reply.send(())),
                 },
             }
         }
@@ -407,6 +418,12 @@ impl Driver {
                 self.show_running(false);
                 let _ = reply.send(());
                 Some(Event::Paused(false))
+            }
+            Command::Flush(reply) => {
+                let epoch = self.next_epoch(lineage);
+                self.epochs.waiting.push((epoch, reply));
+                self.to_sources(&Control::Epoch(epoch));
+                None
             }
         }
     }

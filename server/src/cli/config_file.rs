@@ -120,11 +120,9 @@ mod tests {
         let dotted = "execution.checkpointing.interval: 300ms\n";
         let mixed = "execution:\n  checkpointing.interval: 300ms\n";
         let parsed = ConfigFile::parse(dotted).unwrap();
-        assert_eq!(parsed.options.get("execution.checkpointing.interval").unwrap(), {
-            let mut options = Options::new();
-            options.set("execution.checkpointing.interval", "300ms").unwrap();
-            &options.get("execution.checkpointing.interval").unwrap().to_owned()
-        });
+        let mut expected = Options::new();
+        expected.set("execution.checkpointing.interval", "300ms").unwrap();
+        assert_eq!(parsed.options, expected);
         assert_eq!(ConfigFile::parse(nested).unwrap(), parsed);
         assert_eq!(ConfigFile::parse(mixed).unwrap(), parsed);
     }

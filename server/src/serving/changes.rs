@@ -144,7 +144,7 @@ pub(crate) async fn follow_graph(
     let id = JobId::create(name);
     let store = Store::open("memory:", &Default::default()).map_err(from_storage)?;
     let fence = Arc::new(Fence::acquire(&store, OwnerInfo::current()).await.map_err(from_storage)?);
-    let mut services = engine.job_services(name, &id);
+    let mut services = engine.job_services(name);
     services.store = store;
     services.fence = fence;
     services.resolver = Arc::new(ReaderResolver {

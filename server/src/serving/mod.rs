@@ -18,7 +18,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::session_state::SessionState;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-pub(crate) use changes::{follow_graph, subscription_schema, view_changes};
+pub(crate) use changes::{follow_graph, view_changes};
 
 use crate::engine::Engine;
 

@@ -36,7 +36,7 @@ pub fn rows(engine: &Arc<Engine>, name: &str) -> Result<Option<RecordBatch>, Sql
             ])?
         }
         "options" => {
-            let all = weir_planner::options::all();
+            let all = weir_planner::options::OPTIONS;
             batch(vec![
                 ("name", strings(all.iter().map(|o| o.name.to_owned()))),
                 ("default", strings(all.iter().map(|o| o.default.to_owned()))),

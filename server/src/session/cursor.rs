@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::scalar::ScalarValue;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use weir_planner::{ErrorKind, Parsed, SqlError};
 
 use super::{Outcome, Session};
@@ -20,7 +21,8 @@ const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 /// An open cursor.
 pub(super) struct Cursor {
     schema: SchemaRef,
-    rows: SendableRecordBatchStream,
+    /// In a mutex only so that a session can be shared between threads; it is never contended.
+    rows: Mutex<SendableRecordBatchStream>,
     endless: bool,
     buffered: VecDeque<RecordBatch>,
     ended: bool,
@@ -59,12 +61,12 @@ impl Cursor {
     async fn next(&mut self, wait: bool) -> Result<Option<RecordBatch>, SqlError> {
         let next = if self.endless {
             let patience = if wait { FETCH_PATIENCE } else { Duration::ZERO };
-            match tokio::time::timeout(patience, self.rows.next()).await {
+            match tokio::time::timeout(patience, self.rows.get_mut().next()).await {
                 Ok(next) => next,
                 Err(_) => return Ok(None),
             }
         } else {
-            self.rows.next().await
+            self.rows.get_mut().next().await
         };
         match next {
             Some(batch) => batch.map(Some).map_err(from_datafusion),
@@ -89,7 +91,7 @@ impl Session {
         }
         match Box::pin(self.execute(statement, parameters)).await? {
             Outcome::Rows { schema, rows, endless, .. } => {
-                let cursor = Cursor { schema, rows, endless, buffered: VecDeque::new(), ended: false };
+                let cursor = Cursor { schema, rows: Mutex::new(rows), endless, buffered: VecDeque::new(), ended: false };
                 self.cursors.insert(name.to_owned(), cursor);
                 Ok(Outcome::command("DECLARE CURSOR"))
             }
