@@ -272,7 +272,7 @@ mod tests {
     fn tables_right_align_numbers() {
         assert_eq!(
             printed(Format::Table, rows()),
-            "| a     | n  |\n|-------|----|\n| x,\"y\" |  1 |\n|       | 20 |\n(2 rows)\n"
+            "| a     |  n |\n|-------|----|\n| x,\"y\" |  1 |\n|       | 20 |\n(2 rows)\n"
         );
         assert!(printed(Format::Table, vec![]).ends_with("(0 rows)\n"));
     }
