@@ -56,7 +56,7 @@ impl Cells {
                         out.put_u8(b',');
                     }
                     if !field.is_null(row) {
-                        field.put_quoted(row, needs_quotes_in_record, &[b'"', b'\\'], true, out)?;
+                        field.put_quoted(row, needs_quotes_in_record, true, out)?;
                     }
                 }
                 out.put_u8(b')');
@@ -75,16 +75,15 @@ impl Cells {
         if matches!(self, Self::List { .. }) {
             return self.put_text(row, out);
         }
-        self.put_quoted(row, needs_quotes_in_array, &[b'"', b'\\'], false, out)
+        self.put_quoted(row, needs_quotes_in_array, false, out)
     }
 
-    /// A value inside an array or record: in quotes when it would be misread, with what must be escaped doubled
+    /// A value inside an array or record: in quotes when it would be misread, with quotes and backslashes doubled
     /// (records) or behind a backslash (arrays).
     fn put_quoted(
         &self,
         row: usize,
         needs_quotes: fn(&[u8]) -> bool,
-        escaped: &[u8],
         doubled: bool,
         out: &mut BytesMut,
     ) -> Result<(), SqlError> {
@@ -96,7 +95,7 @@ impl Cells {
         let plain = out.split_off(start);
         out.put_u8(b'"');
         for byte in &plain {
-            if escaped.contains(byte) {
+            if matches!(byte, b'"' | b'\\') {
                 out.put_u8(if doubled { *byte } else { b'\\' });
             }
             out.put_u8(*byte);
