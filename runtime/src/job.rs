@@ -188,7 +188,7 @@ impl JobHandle {
         self.shared.status.subscribe()
     }
 
-    /// Takes a checkpoint now.
+    /// Takes a checkpoint now, or as soon as the job is restored. Fails while the job waits for its restart.
     pub async fn checkpoint(&self) -> Result<CheckpointInfo> {
         let (reply, answer) = oneshot::channel();
         let _ = self.commands.send(Command::Checkpoint(reply));

@@ -76,6 +76,8 @@ pub(crate) struct Supervisor {
     points: FailPoints,
     store: JobStore,
     lineage: Lineage,
+    /// Checkpoints that were asked for while the job was being restored: taken as soon as it runs.
+    requested: Vec<oneshot::Sender<Result<CheckpointInfo>>>,
 }
 
 /// How a wait for something ended.
@@ -92,7 +94,7 @@ impl Supervisor {
         points: FailPoints,
     ) -> Self {
         let store = JobStore::new(&services.store, &shared.spec.id, Arc::clone(&services.fence));
-        Self { shared, services, commands, points, store, lineage: Lineage::default() }
+        Self { shared, services, commands, points, store, lineage: Lineage::default(), requested: Vec::new() }
     }
 
     /// Runs until the job is over.
@@ -132,7 +134,10 @@ impl Supervisor {
                 next_try_ms,
             });
             let why = format!("the query is being restarted: {reason}");
-            if let Waited::Stopped = self.while_not_running(&why, tokio::time::sleep(delay)).await {
+            for reply in std::mem::take(&mut self.requested) {
+                let _ = reply.send(Err(self.no_checkpoint(&why)));
+            }
+            if let Waited::Stopped = self.while_not_running(Some(&why), tokio::time::sleep(delay)).await {
                 break JobStatus::Stopped;
             }
         };
@@ -147,7 +152,7 @@ impl Supervisor {
         let (services, store, points) = (self.services.clone(), self.store.clone(), self.points.clone());
         let paused = self.lineage.paused;
         let restore = Box::pin(restore(shared, services, store, points, paused));
-        let restored = match self.while_not_running("the query is being restored", restore).await {
+        let restored = match self.while_not_running(None, restore).await {
             Waited::Stopped => return Outcome::Stopped,
             Waited::Done(Err(error)) => return Outcome::Failed(error),
             Waited::Done(Ok(restored)) => restored,
@@ -159,11 +164,16 @@ impl Supervisor {
         self.lineage.next_checkpoint = self.lineage.next_checkpoint.max(CheckpointId(1));
         self.lineage.next_epoch = self.lineage.next_epoch.max(Epoch(1));
         let driver = Driver::new(Arc::clone(&self.shared), self.services.clone(), self.store.clone(), restored);
-        driver.run(&mut self.lineage, &mut self.commands).await
+        driver.run(&mut self.lineage, &mut self.commands, std::mem::take(&mut self.requested)).await
     }
 
-    /// Waits for `future`, and answers commands meanwhile.
-    async fn while_not_running<T>(&mut self, why: &str, future: impl Future<Output = T>) -> Waited<T> {
+    fn no_checkpoint(&self, why: &str) -> RuntimeError {
+        RuntimeError::Checkpoint { query: self.shared.spec.name.clone(), reason: why.to_owned() }
+    }
+
+    /// Waits for `future`, and answers commands meanwhile. `why` there can be no checkpoint; without, it will be taken
+    /// later.
+    async fn while_not_running<T>(&mut self, why: Option<&str>, future: impl Future<Output = T>) -> Waited<T> {
         let mut future = std::pin::pin!(future);
         loop {
             let command = tokio::select! {
@@ -172,10 +182,10 @@ impl Supervisor {
             };
             match command {
                 None => return Waited::Stopped,
-                Some(Command::Checkpoint(reply)) => {
-                    let (query, reason) = (self.shared.spec.name.clone(), why.to_owned());
-                    let _ = reply.send(Err(RuntimeError::Checkpoint { query, reason }));
-                }
+                Some(Command::Checkpoint(reply)) => match why {
+                    Some(why) => drop(reply.send(Err(self.no_checkpoint(why)))),
+                    None => self.requested.push(reply),
+                },
                 Some(Command::Pause(reply)) => {
                     self.lineage.paused = true;
                     let _ = reply.send(());

@@ -193,8 +193,10 @@ impl Driver {
         mut self,
         lineage: &mut Lineage,
         commands: &mut mpsc::UnboundedReceiver<Command>,
+        requested: Vec<oneshot::Sender<Result<CheckpointInfo>>>,
     ) -> Outcome {
         self.start();
+        let requested: Vec<_> = requested.into_iter().map(|reply| self.ticket(Reply::Checkpoint(reply))).collect();
         if lineage.paused != self.built_paused {
             self.to_sources(if lineage.paused { &Control::Pause } else { &Control::Resume });
         }
@@ -206,7 +208,9 @@ impl Driver {
             let ids = (0..self.tasks.len()).map(TaskId);
             let options = self.shared.spec.checkpointing.clone();
             let mut coordinator = Coordinator::new(options, ids, lineage.next_checkpoint, completed, Instant::now());
-            let outcome = self.drive(&mut coordinator, lineage, commands).await;
+            let mut happened = vec![Event::Paused(lineage.paused)];
+            happened.extend(requested.into_iter().map(Event::Requested));
+            let outcome = self.drive(&mut coordinator, happened, lineage, commands).await;
             lineage.next_checkpoint = coordinator.next_id();
             outcome
         };
@@ -284,12 +288,12 @@ impl Driver {
     async fn drive(
         &mut self,
         coordinator: &mut Coordinator,
+        mut happened: Vec<Event>,
         lineage: &mut Lineage,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Outcome {
         let mut tick = tokio::time::interval(self.shared.spec.epoch_interval.max(Duration::from_millis(1)));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut happened = vec![Event::Paused(lineage.paused)];
         loop {
             for event in std::mem::take(&mut happened) {
                 for action in coordinator.on(event, Instant::now()) {

@@ -217,8 +217,10 @@ impl Coordinator {
             }
         }
         self.expire(now, &mut actions);
-        self.advance(&mut actions);
-        self.trigger(now, &mut actions);
+        if !self.over {
+            self.advance(&mut actions);
+            self.trigger(now, &mut actions);
+        }
         actions
     }
 
@@ -260,7 +262,7 @@ impl Coordinator {
     }
 
     fn trigger(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if self.over || self.ending() || self.pending.len() >= self.options.max_concurrent.max(1) {
+        if self.ending() || self.pending.len() >= self.options.max_concurrent.max(1) {
             return;
         }
         let kind = if self.sources_ended && now >= self.not_before {
@@ -367,6 +369,9 @@ impl Coordinator {
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
+        if self.over {
+            return;
+        }
         let Some(at) = self.pending.iter().position(|pending| pending.id == checkpoint && pending.stage == stage)
         else {
             return;
