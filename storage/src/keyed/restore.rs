@@ -75,10 +75,15 @@ fn check_covered(range: KeyGroupRange, parts: &[KeyedSnapshot], job: &JobStore) 
 /// Fetches the files of `part`, each checked against its checksum, into a new directory.
 async fn download(dir: &Path, resources: &StateResources, part: &KeyedSnapshot, job: &JobStore) -> Result<InstanceDir> {
     let home = InstanceDir::create(dir, resources)?;
-    let downloads = part.files.iter().map(|file| {
-        let path = home.path().join(&file.name);
-        async move { job.download_segment(&file.segment, &path).await }
-    });
+    // Collected first: a stream over the borrowing iterator would make this future one that cannot move to another thread.
+    let downloads: Vec<_> = part
+        .files
+        .iter()
+        .map(|file| {
+            let path = home.path().join(&file.name);
+            async move { job.download_segment(&file.segment, &path).await }
+        })
+        .collect();
     stream::iter(downloads).buffer_unordered(DOWNLOADS).try_collect::<()>().await?;
     Ok(home)
 }
