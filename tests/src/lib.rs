@@ -7,7 +7,10 @@
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod batch;
+pub mod cases;
 pub mod oracle;
+pub mod pg_text;
 pub mod process;
 pub mod rows;
 

@@ -13,6 +13,13 @@ pub fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 /// differ by less than one part in 10⁹ (sums of floats depend on the order of adding), timestamps when they name the same
 /// moment.
 pub fn assert_same_rows(what: &str, actual: Vec<Row>, expected: Vec<Row>) {
+    if let Some(difference) = difference(actual, expected) {
+        panic!("{what}: {difference}");
+    }
+}
+
+/// The first differences between two sets of rows, told; `None` when there are none.
+pub fn difference(actual: Vec<Row>, expected: Vec<Row>) -> Option<String> {
     let normal = |rows: Vec<Row>| {
         let mut rows: Vec<Row> =
             rows.into_iter().map(|row| row.into_iter().map(|cell| cell.map(|c| normal_cell(&c))).collect()).collect();
@@ -21,15 +28,15 @@ pub fn assert_same_rows(what: &str, actual: Vec<Row>, expected: Vec<Row>) {
     };
     let (actual, expected) = (normal(actual), normal(expected));
     if actual.len() == expected.len() && actual.iter().zip(&expected).all(|(a, e)| same_row(a, e)) {
-        return;
+        return None;
     }
     let missing: Vec<&Row> = expected.iter().filter(|e| !actual.iter().any(|a| same_row(a, e))).take(5).collect();
     let extra: Vec<&Row> = actual.iter().filter(|a| !expected.iter().any(|e| same_row(a, e))).take(5).collect();
-    panic!(
-        "{what}: {} rows, {} expected\nmissing, among others: {missing:#?}\nnot expected, among others: {extra:#?}",
+    Some(format!(
+        "{} rows, {} expected\nmissing, among others: {missing:#?}\nnot expected, among others: {extra:#?}",
         actual.len(),
         expected.len()
-    );
+    ))
 }
 
 fn same_row(a: &Row, b: &Row) -> bool {

@@ -3,8 +3,13 @@
 
 mod it {
     pub mod bad_input;
+    pub mod browser;
+    pub mod cases;
+    pub mod clients;
     pub mod crash;
     pub mod docs;
     pub mod flights;
+    pub mod properties;
+    pub mod s3;
     pub mod tables;
 }

@@ -1,0 +1,359 @@
+//! The oracle suite: every file of `tests/cases` as a batch, as streams, and as streams with crashes.
+//!
+//! `WEIR_UPDATE_CASES=1` writes the batch's answers into the files; `WEIR_CASES=joins` takes one file only.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sqllogictest::runner::{AsyncDB, DBOutput, Runner, update_record_with_output};
+use sqllogictest::{QueryExpect, Record, StatementExpect, default_normalizer};
+use tokio::sync::Mutex;
+use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::types::{Kind as PgKind, Type};
+use weir_tests::batch::Batch;
+use weir_tests::cases::{CaseError, CaseFile, Kind, SEPARATOR, files, same_kinds, same_rows, substituted, written};
+use weir_tests::{Row, Weir};
+
+/// How many files run at once: they mostly wait.
+const AT_ONCE: usize = 3;
+
+/// How long a view over a table, which never finishes, may take to show what it must.
+const SETTLING: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batch() {
+    let files = files();
+    if std::env::var_os("WEIR_UPDATE_CASES").is_some() {
+        for file in &files {
+            update(file).await;
+        }
+    }
+    let queries: usize = files.iter().map(CaseFile::queries).sum();
+    let all = std::env::var_os("WEIR_CASES").is_none();
+    assert!(!all || queries >= 160, "there are {queries} queries only");
+    // Read again: they may have been written.
+    for_all(|file| run_batch(CaseFile::read(&file.path))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream() {
+    for_all(|file| run_streams(file, false)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crash() {
+    for_all(|file| run_streams(file, true)).await;
+}
+
+/// Runs all files, and fails with everything that went wrong.
+async fn for_all<F: Future<Output = Vec<String>>>(run: impl Fn(CaseFile) -> F) {
+    let failures: Vec<Vec<String>> = futures::stream::iter(files().into_iter().map(run)).buffer_unordered(AT_ONCE).collect().await;
+    let failures: Vec<String> = failures.into_iter().flatten().collect();
+    assert!(failures.is_empty(), "{} cases failed\n\n{}", failures.len(), failures.join("\n\n"));
+}
+
+// Batch
+
+struct BatchDb {
+    batch: Batch,
+    verbatim: bool,
+}
+
+#[async_trait]
+impl AsyncDB for BatchDb {
+    type Error = CaseError;
+    type ColumnType = Kind;
+
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<Kind>, CaseError> {
+        self.batch.execute(sql, self.verbatim).await
+    }
+
+    async fn shutdown(&mut self) {}
+}
+
+/// The record as the batch runs it, and whether its text is for DataFusion alone; `None` when it does not.
+fn batch_record(item: &weir_tests::cases::Item) -> Option<(Record<Kind>, bool)> {
+    let mut record = item.record.clone();
+    match &mut record {
+        // Refusals are Weir's: DataFusion answers many of them.
+        Record::Statement { expected: StatementExpect::Error(_), .. } => return None,
+        Record::Statement { sql, .. } | Record::Query { sql, .. } => match item.batch.as_deref() {
+            Some("skip") => return None,
+            Some(batch) => *sql = batch.to_owned(),
+            None => return Some((record, false)),
+        },
+        _ => return None,
+    }
+    Some((record, true))
+}
+
+async fn run_batch(file: CaseFile) -> Vec<String> {
+    let db = Arc::new(Mutex::new(BatchDb { batch: Batch::default(), verbatim: false }));
+    let mut runner = runner(&db);
+    let mut failures = Vec::new();
+    for item in &file.items {
+        let Some((record, verbatim)) = batch_record(item) else { continue };
+        db.lock().await.verbatim = verbatim;
+        if let Err(error) = runner.run_async(record).await {
+            failures.push(format!("batch: {}", error.display(false)));
+        }
+    }
+    failures
+}
+
+async fn update(file: &CaseFile) {
+    let db = Arc::new(Mutex::new(BatchDb { batch: Batch::default(), verbatim: false }));
+    let mut runner = runner(&db);
+    let mut text = String::new();
+    for item in &file.items {
+        let mut record = item.record.clone();
+        if let Some((batch, verbatim)) = batch_record(item) {
+            db.lock().await.verbatim = verbatim;
+            let output = runner.apply_record(batch).await;
+            if let Record::Query { .. } = record {
+                let updated = update_record_with_output(&record, &output, SEPARATOR, same_rows, default_normalizer, same_kinds);
+                record = sorted(updated.unwrap_or(record));
+            } else if let sqllogictest::RecordOutput::Statement { error: Some(error), .. } = &output {
+                panic!("{}: {record}\n{error}", file.path.display());
+            }
+        }
+        text.push_str(&format!("{record}\n"));
+    }
+    std::fs::write(&file.path, format!("{}\n", text.trim_end())).unwrap();
+}
+
+/// The answer in a fixed order, so that an update changes what has changed only.
+fn sorted(mut record: Record<Kind>) -> Record<Kind> {
+    if let Record::Query { expected: QueryExpect::Results { results, .. }, .. } = &mut record {
+        results.sort();
+    }
+    record
+}
+
+// Streams
+
+/// A server whose queries are views.
+struct Streams {
+    weir: Weir,
+    /// `SET`s of the session that creates views.
+    settings: String,
+    /// Where a query's answer is read.
+    answers: String,
+}
+
+#[async_trait]
+impl AsyncDB for Streams {
+    type Error = CaseError;
+    type ColumnType = Kind;
+
+    /// A statement is run as it is; a query's text is not needed: its view is read.
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<Kind>, CaseError> {
+        let client = self.weir.connect().await?;
+        if !self.settings.is_empty() {
+            client.simple_query(&self.settings).await?;
+        }
+        if self.answers.is_empty() {
+            let messages = client.simple_query(&substituted(sql)).await?;
+            let count = messages.iter().rev().find_map(|m| match m {
+                SimpleQueryMessage::CommandComplete(count) => Some(*count),
+                _ => None,
+            });
+            return Ok(DBOutput::StatementComplete(count.unwrap_or(0)));
+        }
+        let select = format!("SELECT * FROM {}", self.answers);
+        let types = client.prepare(&select).await?.columns().iter().map(|c| kind(c.type_())).collect();
+        let messages = client.simple_query(&select).await?;
+        let rows: Vec<Row> = messages
+            .iter()
+            .filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|i| row.get(i).map(str::to_owned)).collect()),
+                _ => None,
+            })
+            .collect();
+        Ok(DBOutput::Rows { types, rows: written(&rows) })
+    }
+
+    async fn shutdown(&mut self) {}
+
+    fn error_sql_state(error: &CaseError) -> Option<String> {
+        error.state.clone()
+    }
+}
+
+fn kind(pg: &Type) -> Kind {
+    match *pg {
+        Type::BOOL => Kind::Boolean,
+        Type::INT2 | Type::INT4 | Type::INT8 => Kind::Integer,
+        Type::FLOAT4 | Type::FLOAT8 => Kind::Float,
+        Type::NUMERIC => Kind::Numeric,
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::JSON | Type::JSONB | Type::UUID => Kind::Text,
+        Type::DATE => Kind::Date,
+        Type::TIME => Kind::Time,
+        Type::TIMESTAMP => Kind::Timestamp,
+        Type::TIMESTAMPTZ => Kind::TimestampTz,
+        Type::INTERVAL => Kind::Interval,
+        Type::BYTEA => Kind::Bytes,
+        _ if matches!(pg.kind(), PgKind::Array(_)) => Kind::Array,
+        _ => Kind::Other,
+    }
+}
+
+async fn run_streams(file: CaseFile, crash: bool) -> Vec<String> {
+    let mode = if crash { "crash" } else { "stream" };
+    let began = Instant::now();
+    let directory = tempfile::tempdir().unwrap();
+    let seed = file.name().bytes().fold(u64::from(crash), |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let mut random = SmallRng::seed_from_u64(seed);
+    // One task a query or two: what goes wrong with an exchange must not hide behind a crash, nor the other way round.
+    let parallelism = if seed % 2 == 0 { "1" } else { "2" };
+    let mut weir = Weir::new(&directory.path().join("data")).args(&["--parallelism", parallelism]);
+    weir.run();
+    let settings = if crash { "SET 'execution.checkpointing.interval' = '20ms'" } else { "" };
+    let db = Arc::new(Mutex::new(Streams { weir, settings: settings.to_owned(), answers: String::new() }));
+    let mut runner = runner(&db);
+    let mut failures = Vec::new();
+
+    // First everything is created, so that the queries run beside each other.
+    let records = file.items.iter().map(|item| &item.record);
+    let records: Vec<&Record<Kind>> =
+        records.filter(|r| matches!(r, Record::Statement { .. } | Record::Query { .. })).collect();
+    let every = (records.len() / 3).max(2);
+    let mut created = Vec::new();
+    for (i, record) in records.iter().enumerate() {
+        let mut statement = (*record).clone();
+        if let Record::Query { loc, conditions, connection, sql, .. } = (*record).clone() {
+            let view = format!("q{}", created.len() + 1);
+            let sql = format!("CREATE MATERIALIZED VIEW {view} AS {sql}");
+            let expected = StatementExpect::Ok;
+            statement = Record::Statement { loc, conditions, connection, sql, expected, retry: None };
+            created.push((view, *record));
+        }
+        let failed = runner.run_async(statement).await.err();
+        if let (Some(error), Record::Query { .. }) = (&failed, record) {
+            failures.push(format!("{mode}: {}", error.display(false)));
+            created.pop();
+            created.push((String::new(), *record));
+        } else if let Some(error) = failed {
+            failures.push(format!("{mode}: {}", error.display(false)));
+        }
+        if crash && i % every == every - 1 {
+            kill(&db, &mut random).await;
+        }
+    }
+    if crash {
+        kill(&db, &mut random).await;
+    }
+
+    // Then everything is compared.
+    let unbounded = records.iter().any(|r| matches!(r, Record::Statement { sql, .. } if sql.contains("CREATE TABLE")));
+    if !unbounded && let Err(reason) = finished(&db).await {
+        failures.push(format!("{mode}: {}: {reason}", file.path.display()));
+        return failures;
+    }
+    let until = Instant::now() + SETTLING;
+    for (view, record) in created.into_iter().filter(|(view, _)| !view.is_empty()) {
+        db.lock().await.answers = view.clone();
+        let mut failed = runner.run_async(record.clone()).await.err();
+        while unbounded && failed.is_some() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            failed = runner.run_async(record.clone()).await.err();
+        }
+        if let Some(error) = failed {
+            failures.push(format!("{mode}: {view}: {}", error.display(false)));
+        }
+    }
+    let rejected = db.lock().await.weir.try_sql("SELECT * FROM weir.bad_rows LIMIT 3").await;
+    if !matches!(&rejected, Ok(rows) if rows.is_empty()) {
+        failures.push(format!("{mode}: {}: rows were refused: {rejected:?}", file.path.display()));
+    }
+    if std::env::var_os("WEIR_CASES_TIME").is_some() {
+        eprintln!("{mode} {}: {:?}", file.name(), began.elapsed());
+    }
+    if !failures.is_empty() && std::env::var_os("WEIR_CASES_LOG").is_some() {
+        eprintln!("{}", db.lock().await.weir.log());
+    }
+    failures
+}
+
+/// SIGKILL after a moment, and a new start.
+async fn kill(db: &Arc<Mutex<Streams>>, random: &mut SmallRng) {
+    tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
+    let mut db = db.lock().await;
+    db.weir.kill();
+    db.weir.run();
+}
+
+/// Waits until all queries have finished.
+async fn finished(db: &Arc<Mutex<Streams>>) -> Result<(), String> {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut db = db.lock().await;
+        if db.weir.has_ended() {
+            return Err(format!("the server ended:\n{}", db.weir.log()));
+        }
+        let rows = db.weir.try_sql("SELECT name, state, reason FROM weir.queries").await.map_err(|e| weir_tests::process::describe(&e))?;
+        let state = |row: &Row| row[1].clone().unwrap_or_default();
+        let open: Vec<&Row> = rows.iter().filter(|row| state(row) != "FINISHED").collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > until || open.iter().all(|row| state(row) == "FAILED") {
+            return Err(format!("queries do not finish: {open:?}"));
+        }
+        drop(db);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+// Both
+
+/// The runner over a database that the test keeps a hand on.
+struct Shared<D>(Arc<Mutex<D>>);
+
+#[async_trait]
+impl<D: AsyncDB + Send> AsyncDB for Shared<D>
+where
+    D::Error: Send,
+{
+    type Error = D::Error;
+    type ColumnType = D::ColumnType;
+
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<D::ColumnType>, D::Error> {
+        self.0.lock().await.run(sql).await
+    }
+
+    async fn shutdown(&mut self) {}
+
+    fn error_sql_state(error: &D::Error) -> Option<String> {
+        D::error_sql_state(error)
+    }
+}
+
+type Connect<D> = Box<dyn FnMut() -> futures::future::Ready<Result<Shared<D>, CaseError>> + Send>;
+
+fn runner<D>(db: &Arc<Mutex<D>>) -> Runner<Shared<D>, Connect<D>>
+where
+    D: AsyncDB<Error = CaseError, ColumnType = Kind> + Send + 'static,
+{
+    let db = Arc::clone(db);
+    let connect: Connect<D> = Box::new(move || futures::future::ready(Ok(Shared(Arc::clone(&db)))));
+    let mut runner = Runner::new(connect);
+    runner.with_validator(same_rows);
+    runner.with_column_validator(same_kinds);
+    runner
+}
+
+/// The files that hold cases and their data are all there is under `tests/cases`.
+#[test]
+fn every_file_of_cases_is_read() {
+    let directory: PathBuf = weir_tests::root().join("tests/cases");
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(path.is_dir() || path.extension().is_some_and(|e| e == "slt"), "{} is no case", path.display());
+    }
+}

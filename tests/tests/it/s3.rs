@@ -1,0 +1,149 @@
+//! The store in S3: a real server over HTTP on loopback.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_tests::process::{PATIENCE, binary, free_port};
+use weir_tests::{Weir, assert_same_rows, root, sample};
+
+use super::flights::{check, expected, queries, streams};
+
+const STORE: &str = "s3://weir-test/some/prefix";
+
+/// A server of `tests/services/s3.sh` with an empty bucket. Ended when dropped.
+struct S3 {
+    server: Child,
+    endpoint: String,
+}
+
+impl S3 {
+    async fn start() -> Self {
+        let port = free_port();
+        let server = Command::new(root().join("tests/services/s3.sh"))
+            .arg(port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let mut s3 = Self { server, endpoint };
+        let http = reqwest::Client::new();
+        let until = Instant::now() + PATIENCE;
+        while !http.put(format!("{}/weir-test", s3.endpoint)).send().await.is_ok_and(|answer| answer.status().is_success()) {
+            assert!(s3.server.try_wait().unwrap().is_none(), "the S3 server ended: run tests/services/s3.sh {port} to see why");
+            assert!(Instant::now() < until, "the S3 server does not answer");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        s3
+    }
+
+    fn environment(&self) -> [(&'static str, &str); 5] {
+        [
+            ("AWS_ENDPOINT_URL", &self.endpoint),
+            ("AWS_ACCESS_KEY_ID", "weir"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_REGION", "us-east-1"),
+        ]
+    }
+
+    fn weir(&self, data: &Path) -> Weir {
+        let mut weir = Weir::new(data).args(&["--store", STORE, "--parallelism", "2"]);
+        for (name, value) in self.environment() {
+            weir.env(name, value);
+        }
+        weir
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// The commits of checkpoints and logs rest on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_creates_an_object_once() {
+    let s3 = S3::start().await;
+    let http = reqwest::Client::new();
+    let create = async |body: &'static str| {
+        let request = http.put(format!("{}/weir-test/once", s3.endpoint)).header("If-None-Match", "*").body(body);
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!((create("first").await, create("second").await), (200, 412));
+    let body = http.get(format!("{}/weir-test/once", s3.endpoint)).send().await.unwrap().text().await.unwrap();
+    assert_eq!(body, "first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_flights_tour_survives_a_kill_and_the_loss_of_the_disk() {
+    let s3 = S3::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let (flights, weather, planes) = (sample("flights-2013-01.csv"), sample("weather-2013-01.csv"), sample("planes.csv"));
+    let late = directory.path().join("late");
+    let mut weir = s3.weir(&directory.path().join("data"));
+    weir.run();
+    weir.sql(&streams(&flights, &weather, &planes)).await;
+    weir.sql(&queries(&late, "100ms")).await;
+    // In the middle: one checkpoint at least stands, and the input has not ended.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let rows = weir.sql("SELECT count(*) FROM weir.checkpoints").await;
+        if rows[0][0].as_deref() != Some("0") {
+            break;
+        }
+        assert!(Instant::now() < until, "no checkpoint\n{}", weir.log());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    weir.kill();
+    weir.run();
+    weir.wait_finished().await;
+    let expected = expected(&flights, &weather, &planes).await;
+    check(&weir, &late, &expected).await;
+    let urls = weir.sql("SELECT DISTINCT url FROM weir.checkpoints WHERE url IS NOT NULL").await;
+    assert!(!urls.is_empty());
+    assert!(urls.iter().all(|row| row[0].as_deref().is_some_and(|url| url.starts_with(&format!("{STORE}/jobs/")))), "{urls:?}");
+    assert!(weir.terminate().success(), "{}", weir.log());
+
+    let verified = Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
+    assert!(verified.status.success(), "{text}");
+
+    // The disk is a cache: another machine, with an empty one, answers the same.
+    drop(weir);
+    let mut weir = s3.weir(&directory.path().join("other"));
+    weir.run();
+    weir.wait_finished().await;
+    check(&weir, &late, &expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_checkpoint_is_told() {
+    let s3 = S3::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut weir = s3.weir(&directory.path().join("data"));
+    weir.run();
+    weir.sql("CREATE TABLE t (id INT PRIMARY KEY, name TEXT); INSERT INTO t VALUES (1, 'one'); CHECKPOINT t").await;
+    assert_same_rows("t", weir.sql("SELECT name FROM t").await, vec![vec![Some("one".to_owned())]]);
+    assert!(weir.terminate().success(), "{}", weir.log());
+    let verify = || Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
+    assert!(verify().status.success());
+    let http = reqwest::Client::new();
+    let listing = http.get(format!("{}/weir-test?list-type=2", s3.endpoint)).send().await.unwrap().text().await.unwrap();
+    let manifest = listing
+        .split("<Key>")
+        .filter_map(|part| part.split_once("</Key>").map(|(key, _)| key))
+        .find(|key| key.ends_with("_metadata"))
+        .unwrap_or_else(|| panic!("no manifest in {listing}"));
+    let url = format!("{}/weir-test/{manifest}", s3.endpoint);
+    let body = http.get(&url).send().await.unwrap().text().await.unwrap();
+    http.put(&url).body(body.replacen("\"job\"", "\"jab\"", 1)).send().await.unwrap();
+    let verified = verify();
+    let text = format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
+    assert!(!verified.status.success(), "{text}");
+    assert!(text.contains(manifest.rsplit('/').nth(1).unwrap()), "{text}");
+}
