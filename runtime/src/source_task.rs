@@ -226,12 +226,12 @@ impl SourceTask {
             let moved = self.times.progress();
             self.progress(moved).await?;
         }
-        let (node, table) = (self.node, SplitTable::of(&self.splits, &self.times));
-        let table = || match serde_json::to_value(table) {
-            Ok(table) => Ok(Some((node, table))),
+        let Self { task, node, splits, times, .. } = self;
+        let table = || match serde_json::to_value(SplitTable::of(splits, times)) {
+            Ok(table) => Ok(Some((*node, table))),
             Err(error) => Err(internal("table of splits", error.to_string())),
         };
-        self.task.mark(mark, Duration::ZERO, table).await
+        task.mark(mark, Duration::ZERO, table).await
     }
 
     async fn add_splits(&mut self, splits: Vec<SplitState>) -> Result<()> {

@@ -168,7 +168,7 @@ async fn every_row_counts_once_whatever_fails_and_when() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn every_row_counts_once_when_recovery_fails_too() {
     for stage in ["in-recovery", "in-recovery-after-recommit"] {
         let bench = Bench::new(world()).await;
@@ -182,7 +182,7 @@ async fn every_row_counts_once_when_recovery_fails_too() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn concurrent_checkpoints_count_every_row_once_too() {
     let bench = Bench::new(world()).await;
     let points = FailPoints::default();
@@ -348,7 +348,7 @@ fn rows_in_view(view: &ViewHandle) -> Option<usize> {
     Some(scan.map(|batch| batch.unwrap().num_rows()).sum())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_view_is_kept_over_crashes_rescaling_and_after_the_end() {
     let bench = Bench::new(world()).await;
     let mut epoch = weir_storage::Epoch(0);

@@ -146,7 +146,8 @@ impl Driver {
         // A query that has been given another operator since (a view that another query reads now writes its log) has
         // something left to commit.
         let was_finished = retained.last().is_some_and(|manifest| {
-            let known = |uid: &weir_storage::OperatorUid| manifest.operators.iter().any(|operator| operator.uid == *uid);
+            let known =
+                |uid: &weir_storage::OperatorUid| manifest.operators.iter().any(|operator| operator.uid == *uid);
             manifest.last && shared.spec.graph.nodes.iter().all(|node| known(&node.uid))
         });
         Self {
