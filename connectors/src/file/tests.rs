@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use weir_runtime::graph::{ConnectorOptions, SinkSpec};
 use weir_runtime::message::Chunk;
 use weir_runtime::rejects::BadRow;
-use weir_runtime::sink::{Sink, SinkWriter};
+use weir_runtime::sink::Sink;
 use weir_runtime::source::{Source, SourceEvent, SourceReader, SourceRequest, SplitState};
 use weir_storage::{CheckpointId, JobId, Subtask};
 

@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::builder::{BinaryBuilder, BooleanBufferBuilder, NullBufferBuilder, StringBuilder};
-use arrow::array::{Array, ArrayRef, BooleanArray, PrimitiveArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{ArrayRef, BooleanArray, PrimitiveArray, RecordBatch, RecordBatchOptions};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::filter_record_batch;
-use arrow::compute::kernels::cast_utils::{
-    IntervalParseConfig, IntervalUnit, parse_decimal, parse_interval_month_day_nano_config,
-};
+use arrow::compute::kernels::cast_utils::{IntervalParseConfig, IntervalUnit, parse_interval_month_day_nano_config};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Field, Float32Type, Float64Type, Int8Type, Int16Type,
     Int32Type, Int64Type, IntervalMonthDayNanoType, IntervalUnit as ArrowIntervalUnit, SchemaRef,
@@ -21,8 +19,9 @@ use arrow::datatypes::{
 };
 use weir_runtime::{Result, RuntimeError};
 
+use super::given::*;
+use super::types::{check_type, is_json, sql_type};
 use super::value::{self, DateCache};
-use crate::bad_rows::quoted;
 
 /// What lies at a noted place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,46 +125,6 @@ impl Fields {
     }
 }
 
-/// A field as text, with what is known of its type.
-#[derive(Debug, Clone, Copy)]
-enum Given<'a> {
-    Null,
-    Plain(&'a str),
-    String(&'a str),
-    Escaped(&'a str),
-    Number(&'a str),
-    Bool(bool),
-    Nested(&'a str),
-}
-
-impl Given<'_> {
-    fn describe(&self) -> String {
-        match self {
-            Given::Null => "null".to_owned(),
-            Given::Plain(text) => quoted(text.as_bytes()),
-            Given::String(text) | Given::Escaped(text) => format!("the string {}", quoted(text.as_bytes())),
-            Given::Number(text) => format!("the value {}", quoted(text.as_bytes())),
-            Given::Bool(value) => value.to_string(),
-            Given::Nested(text) if text.starts_with('[') => format!("the array {}", quoted(text.as_bytes())),
-            Given::Nested(text) => format!("the object {}", quoted(text.as_bytes())),
-        }
-    }
-}
-
-/// How numbers stand for timestamps, if they may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Epoch {
-    /// They may not: timestamps are text.
-    #[default]
-    Text,
-    /// Seconds since 1970-01-01.
-    Seconds,
-    /// Milliseconds.
-    Millis,
-    /// Microseconds.
-    Micros,
-}
-
 /// Options of the conversion.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conversion {
@@ -231,75 +190,6 @@ pub(crate) fn batch(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> 
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
 }
-
-/// Whether text formats can carry the column; otherwise a sentence.
-pub(crate) fn check_type(field: &Field) -> Result<(), String> {
-    match field.data_type() {
-        DataType::Boolean
-        | DataType::Int8
-        | DataType::Int16
-        | DataType::Int32
-        | DataType::Int64
-        | DataType::Float32
-        | DataType::Float64
-        | DataType::Decimal128(_, _)
-        | DataType::Utf8
-        | DataType::Binary
-        | DataType::Date32
-        | DataType::Time64(TimeUnit::Microsecond)
-        | DataType::Timestamp(TimeUnit::Microsecond, _)
-        | DataType::Interval(ArrowIntervalUnit::MonthDayNano) => Ok(()),
-        DataType::List(inner) => check_type(inner),
-        DataType::Struct(inner) => inner.iter().try_for_each(|field| check_type(field)),
-        other => Err(format!("column \"{}\" has type {other}, which this format cannot carry", field.name())),
-    }
-}
-
-/// Whether the column holds JSON (text with a mark in the metadata).
-pub(crate) fn is_json(field: &Field) -> bool {
-    field.data_type() == &DataType::Utf8 && field.metadata().get("weir.type").is_some_and(|kind| kind == "json")
-}
-
-/// The type as SQL spells it.
-pub(crate) fn sql_type(field: &Field) -> String {
-    if is_json(field) {
-        return "JSON".to_owned();
-    }
-    match field.data_type() {
-        DataType::Boolean => "BOOLEAN".to_owned(),
-        DataType::Int8 => "TINYINT".to_owned(),
-        DataType::Int16 => "SMALLINT".to_owned(),
-        DataType::Int32 => "INT".to_owned(),
-        DataType::Int64 => "BIGINT".to_owned(),
-        DataType::Float32 => "REAL".to_owned(),
-        DataType::Float64 => "DOUBLE PRECISION".to_owned(),
-        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision},{scale})"),
-        DataType::Utf8 => "TEXT".to_owned(),
-        DataType::Binary => "BYTEA".to_owned(),
-        DataType::Date32 => "DATE".to_owned(),
-        DataType::Time64(_) => "TIME".to_owned(),
-        DataType::Timestamp(_, None) => "TIMESTAMP".to_owned(),
-        DataType::Timestamp(_, Some(_)) => "TIMESTAMPTZ".to_owned(),
-        DataType::Interval(_) => "INTERVAL".to_owned(),
-        DataType::List(inner) => format!("{}[]", sql_type(inner)),
-        DataType::Struct(_) => "STRUCT".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-const NOT_INTEGER: &str = "is not a whole number";
-const OUT_OF_RANGE: &str = "is out of range";
-const NOT_NUMBER: &str = "is not a number";
-const NOT_BOOLEAN: &str = "is not a boolean (true or false)";
-const NOT_TEXT: &str = "is not a string";
-const NOT_DATE: &str = "is not a date (2026-01-31)";
-const NOT_TIME: &str = "is not a time (12:34:56.789)";
-const NOT_TIMESTAMP: &str = "is not a timestamp (2026-01-31 12:34:56.789, or RFC 3339)";
-const NOT_INTERVAL: &str = "is not an interval (1 day 2 hours)";
-const NOT_HEX: &str = "is not hexadecimal bytes (\\x01af)";
-const NOT_JSON: &str = "is not valid JSON";
-const BAD_STRING: &str = "has an escape or control character that JSON does not allow";
-const NOT_NULL: &str = "but the column is NOT NULL";
 
 /// One column being made.
 struct Cursor<'a> {
@@ -622,99 +512,4 @@ fn decode_nested(field: &Field, rows: &[String]) -> Result<ArrayRef, arrow::erro
         None if rows.is_empty() => Ok(arrow::array::new_empty_array(field.data_type())),
         _ => Err(broken()),
     }
-}
-
-fn integer(given: Given<'_>) -> Result<i64, &'static str> {
-    let text = match given {
-        Given::Number(text) => text,
-        Given::Plain(text) => {
-            return value::integer(text.trim().as_bytes()).ok_or_else(|| {
-                if text.trim().trim_start_matches(['-', '+']).bytes().all(|byte| byte.is_ascii_digit())
-                    && !text.trim().is_empty()
-                {
-                    OUT_OF_RANGE
-                } else {
-                    NOT_INTEGER
-                }
-            });
-        }
-        _ => return Err(NOT_INTEGER),
-    };
-    let bytes = text.as_bytes();
-    match value::integer(bytes) {
-        // A zero in front, a plus sign: not JSON.
-        Some(value) if !matches!(bytes, [b'0', _, ..] | [b'-', b'0', _, ..] | [b'+', ..]) => Ok(value),
-        _ if !value::is_json_number(bytes) => Err(NOT_INTEGER),
-        _ => match value::integral(bytes) {
-            Some(value) => Ok(value),
-            None if value::float(bytes).is_some_and(|value| value.fract() == 0.0) => Err(OUT_OF_RANGE),
-            None => Err(NOT_INTEGER),
-        },
-    }
-}
-
-fn float(given: Given<'_>) -> Result<f64, &'static str> {
-    match given {
-        Given::Number(text) if value::is_json_number(text.as_bytes()) => match value::float(text.as_bytes()) {
-            Some(value) if value.is_finite() => Ok(value),
-            _ => Err(OUT_OF_RANGE),
-        },
-        Given::Plain(text) => value::float(text.trim().as_bytes()).ok_or(NOT_NUMBER),
-        _ => Err(NOT_NUMBER),
-    }
-}
-
-fn decimal(given: Given<'_>, precision: u8, scale: i8) -> Result<i128, &'static str> {
-    let text = match given {
-        Given::Number(text) | Given::String(text) => text,
-        Given::Plain(text) => text.trim(),
-        Given::Escaped(text) => return decimal(Given::String(&unescape(text).ok_or(NOT_NUMBER)?), precision, scale),
-        _ => return Err(NOT_NUMBER),
-    };
-    let unsigned = text.strip_prefix('+').unwrap_or(text);
-    if !value::is_json_number(unsigned.as_bytes()) {
-        return Err(NOT_NUMBER);
-    }
-    parse_decimal::<Decimal128Type>(unsigned, precision, scale).map_err(|_| OUT_OF_RANGE)
-}
-
-#[inline]
-fn text<T>(given: Given<'_>, what: &'static str, parse: impl FnOnce(&[u8]) -> Option<T>) -> Result<T, &'static str> {
-    match given {
-        Given::String(text) => parse(text.as_bytes()).ok_or(what),
-        Given::Plain(text) => parse(text.trim().as_bytes()).ok_or(what),
-        Given::Escaped(text) => unescape(text).and_then(|text| parse(text.as_bytes())).ok_or(what),
-        _ => Err(what),
-    }
-}
-
-/// A JSON string's content from the text between its quotes.
-fn unescape(text: &str) -> Option<String> {
-    serde_json::from_str(&format!("\"{text}\"")).ok()
-}
-
-#[inline]
-fn timestamp(given: Given<'_>, epoch: Epoch, cache: &mut DateCache) -> Result<i64, &'static str> {
-    if epoch != Epoch::Text {
-        let number = match given {
-            Given::Number(_) => Some(integer(given)),
-            Given::Plain(text) if !text.contains(':') => Some(integer(given)),
-            _ => None,
-        };
-        let factor = match epoch {
-            Epoch::Seconds => 1_000_000,
-            Epoch::Millis => 1_000,
-            Epoch::Micros | Epoch::Text => 1,
-        };
-        if let Some(number) = number {
-            return number.map_err(|_| NOT_TIMESTAMP)?.checked_mul(factor).ok_or(OUT_OF_RANGE);
-        }
-    }
-    text(given, NOT_TIMESTAMP, |bytes| value::timestamp(bytes, cache))
-}
-
-/// The schema with every column's type checked against what text formats carry.
-pub(crate) fn checked(schema: SchemaRef) -> Result<SchemaRef, String> {
-    schema.fields().iter().try_for_each(|field| check_type(field))?;
-    Ok(schema)
 }

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use arrow::datatypes::SchemaRef;
 use memchr::{memchr, memchr_iter, memchr2};
 
-use super::column::{Conversion, Epoch, Fields, Kind, Place, RowPlace};
+use super::column::{Conversion, Fields, Kind, Place, RowPlace};
+use super::given::Epoch;
 use super::rows::{BrokenRow, Scanned, Scanner};
 
 /// How a CSV file is written.

@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use arrow::datatypes::SchemaRef;
 use memchr::{memchr, memchr2};
 
-use super::column::{Conversion, Epoch, Fields, Kind, Place, RowPlace};
+use super::column::{Conversion, Fields, Kind, Place, RowPlace};
+use super::given::Epoch;
 use super::rows::{BrokenRow, Scanned, Scanner};
 use crate::bad_rows::quoted;
 
@@ -432,8 +433,10 @@ mod tests {
         assert_eq!((decoded.batch.num_rows(), decoded.bad.len()), (2, 1));
     }
 
+    type Row = (Option<i64>, Option<String>, Option<f64>, Option<bool>);
+
     /// What a line means, by serde_json: the four columns, or why it is bad.
-    fn meaning(line: &[u8]) -> Option<(Option<i64>, Option<String>, Option<f64>, Option<bool>)> {
+    fn meaning(line: &[u8]) -> Option<Row> {
         let value: serde_json::Value = serde_json::from_slice(line).ok()?;
         let object = value.as_object()?;
         let get = |name: &str| object.get(name).filter(|value| !value.is_null());

@@ -11,9 +11,11 @@
 mod column;
 mod csv;
 pub(crate) mod encode;
+mod given;
 mod json;
 pub(crate) mod parquet;
 mod rows;
+mod types;
 mod value;
 
 use std::sync::Arc;
@@ -24,11 +26,12 @@ use ::arrow::datatypes::{DataType, SchemaRef};
 use weir_runtime::Result;
 use weir_runtime::rejects::BadRow;
 
-pub use self::column::Epoch;
 pub use self::csv::CsvOptions;
+pub use self::given::Epoch;
 pub use self::rows::Decoded;
 
-pub(crate) use self::column::{MAX_ROW_BYTES, batch, check_type, is_json, sql_type};
+pub(crate) use self::column::{MAX_ROW_BYTES, batch};
+pub(crate) use self::types::{check_type, is_json, sql_type};
 use crate::bad_rows::{BadLine, raw_text};
 use crate::options::{OptionSpec, Reader, bad_option, nearest, option};
 

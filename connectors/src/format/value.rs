@@ -187,7 +187,7 @@ fn time_of_day(bytes: &[u8]) -> Option<(i64, &[u8])> {
                 return None;
             }
             for at in 0..6 {
-                let digit = if at < count { fraction[at] - b'0' } else { 0 };
+                let digit = fraction[..count].get(at).map_or(0, |digit| digit - b'0');
                 micros = micros * 10 + i64::from(digit);
             }
             rest = &fraction[count..];
@@ -242,7 +242,7 @@ fn zone_offset(zone: &[u8]) -> Option<i64> {
 /// Bytes as hexadecimal digits, with or without PostgreSQL's `\x` in front.
 pub(crate) fn hex(bytes: &[u8]) -> Option<Vec<u8>> {
     let digits = bytes.strip_prefix(b"\\x").unwrap_or(bytes);
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return None;
     }
     let nibble = |byte: u8| (byte as char).to_digit(16).map(|value| value as u8);

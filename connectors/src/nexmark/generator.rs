@@ -381,7 +381,8 @@ pub(crate) fn decimal(number: u64, out: &mut Vec<u8>) {
 
 /// Number of the latest person at an event.
 fn last_person(event: u64) -> u64 {
-    event / ROUND * PERSONS + (event % ROUND).min(PERSONS - 1)
+    // A round begins with its persons.
+    event / ROUND * PERSONS + PERSONS - 1
 }
 
 /// Number of the latest auction at an event.
@@ -450,7 +451,7 @@ mod tests {
         assert!(text(Column::Url).starts_with("https://www.nexmark.com/"));
         assert_eq!(config.time(20_000), config.start_micros + 2_000_000);
         let mut out = Vec::new();
-        [0, 7, 10, 1234567890].map(|number| decimal(number, &mut out));
+        [0, 7, 10, 1234567890].iter().for_each(|number| decimal(*number, &mut out));
         assert_eq!(out, b"07101234567890");
     }
 }
