@@ -296,9 +296,9 @@ mod tests {
         json_lines(&batch, &mut text).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
-            "{\"id\":7,\"carrier\":\"UA\",\"v\":2.0,\"m\":\"1.50\",\"at\":\"2026-01-01T00:00:00\"}\n\
-             {\"id\":8,\"carrier\":\"UA\",\"v\":2.0,\"m\":\"1.50\",\"at\":\"2026-01-01T00:00:00.500\"}\n\
-             {\"id\":9,\"carrier\":\"UA\",\"v\":2.0,\"m\":\"1.50\",\"at\":\"2026-01-01T00:00:01\"}\n"
+            "{\"id\":7,\"carrier\":\"UA\",\"v\":2.0,\"m\":1.50,\"at\":\"2026-01-01T00:00:00\"}\n\
+             {\"id\":8,\"carrier\":\"UA\",\"v\":2.0,\"m\":1.50,\"at\":\"2026-01-01T00:00:00.500\"}\n\
+             {\"id\":9,\"carrier\":\"UA\",\"v\":2.0,\"m\":1.50,\"at\":\"2026-01-01T00:00:01\"}\n"
         );
         assert!(matches!(reader.next().await.unwrap(), SourceEvent::SplitFinished { .. }));
         assert!(matches!(reader.next().await.unwrap(), SourceEvent::End));

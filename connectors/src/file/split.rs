@@ -24,34 +24,34 @@ pub(crate) enum Part {
     Groups(Range<usize>),
 }
 
-const BYTES: &str = "#bytes=";
-const GROUPS: &str = "#groups=";
+const BYTES: &str = "bytes";
+const GROUPS: &str = "groups";
 
 impl Split {
     /// The split's stable name: the URL, and the part behind a `#`.
     pub(crate) fn id(&self) -> SplitId {
         SplitId(match &self.part {
             Part::Whole => self.url.clone(),
-            Part::Bytes(start, None) => format!("{}{BYTES}{start}-", self.url),
-            Part::Bytes(start, Some(end)) => format!("{}{BYTES}{start}-{end}", self.url),
-            Part::Groups(groups) => format!("{}{GROUPS}{}-{}", self.url, groups.start, groups.end),
+            Part::Bytes(start, None) => format!("{}#{BYTES}={start}-", self.url),
+            Part::Bytes(start, Some(end)) => format!("{}#{BYTES}={start}-{end}", self.url),
+            Part::Groups(groups) => format!("{}#{GROUPS}={}-{}", self.url, groups.start, groups.end),
         })
     }
 
     /// The split that a name stands for.
     pub(crate) fn parse(id: &SplitId) -> Self {
-        let parsed = if let Some((url, range)) = id.0.rsplit_once(BYTES) {
-            range.split_once('-').and_then(|(start, end)| {
-                let end = if end.is_empty() { None } else { Some(end.parse().ok()?) };
-                Some(Self { url: url.to_owned(), part: Part::Bytes(start.parse().ok()?, end) })
-            })
-        } else if let Some((url, range)) = id.0.rsplit_once(GROUPS) {
-            range.split_once('-').and_then(|(start, end)| {
-                Some(Self { url: url.to_owned(), part: Part::Groups(start.parse().ok()?..end.parse().ok()?) })
-            })
-        } else {
-            None
-        };
+        // A file's name may hold either mark; the part's stands last.
+        let parsed = id.0.rsplit_once('#').and_then(|(url, part)| {
+            let (kind, range) = part.split_once('=')?;
+            let (start, end) = range.split_once('-')?;
+            let part = match kind {
+                BYTES if end.is_empty() => Part::Bytes(start.parse().ok()?, None),
+                BYTES => Part::Bytes(start.parse().ok()?, Some(end.parse().ok()?)),
+                GROUPS => Part::Groups(start.parse().ok()?..end.parse().ok()?),
+                _ => return None,
+            };
+            Some(Self { url: url.to_owned(), part })
+        });
         parsed.unwrap_or_else(|| Self { url: id.0.clone(), part: Part::Whole })
     }
 }
@@ -83,7 +83,8 @@ pub(crate) fn cut_groups(rows: &[u64], pieces: u64) -> Vec<Part> {
     let (mut start, mut seen) = (0, 0);
     for (index, count) in rows.iter().enumerate() {
         seen += count;
-        let due = seen * pieces >= total * (parts.len() as u64 + 1);
+        // The last part takes the rest.
+        let due = (parts.len() as u64) + 1 < pieces && seen * pieces >= total * (parts.len() as u64 + 1);
         if due || index + 1 == rows.len() {
             parts.push(Part::Groups(start..index + 1));
             start = index + 1;

@@ -82,13 +82,21 @@ impl Place {
         Self { start: start as u32, length_and_kind: (kind as u32) << LENGTH_BITS | (end - start) as u32 }
     }
 
+    /// Whether there is no value.
     #[inline]
-    fn kind(self) -> Kind {
+    pub(crate) fn is_null(self) -> bool {
+        self.length_and_kind >> LENGTH_BITS == Kind::Null as u32
+    }
+
+    /// What lies there.
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
         KINDS[(self.length_and_kind >> LENGTH_BITS) as usize]
     }
 
+    /// Where it lies.
     #[inline]
-    fn range(self) -> std::ops::Range<usize> {
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
         let start = self.start as usize;
         start..start + (self.length_and_kind & ((1 << LENGTH_BITS) - 1)) as usize
     }
