@@ -87,10 +87,13 @@ impl Batch {
             return Ok(DBOutput::StatementComplete(0));
         };
         // Types that DataFusion's readers do not know are read as text and cast in a view.
+        let null = create.options.get("null");
         let physical = create.columns.iter().zip(&types).filter(|(c, _)| c.generated.is_none());
         let fields: Vec<Field> = physical
             .map(|(column, sql_type)| match sql_type {
                 SqlType::Interval | SqlType::Bytea => field(&column.name, DataType::Utf8),
+                // DataFusion 55 heeds `null_regex` when it infers a schema, and not when it reads.
+                _ if null.is_some() => field(&column.name, DataType::Utf8),
                 other => field(&column.name, other.data_type()),
             })
             .collect();
@@ -101,8 +104,7 @@ impl Batch {
             let options = JsonReadOptions::default().schema(&schema).file_extension(&extension);
             self.context.register_json(raw.as_str(), path, options).await.map_err(CaseError::new)?;
         } else {
-            let null = create.options.get("null").map(|n| format!("^{n}$"));
-            let options = CsvReadOptions::new().schema(&schema).has_header(true).null_regex(null).newlines_in_values(true);
+            let options = CsvReadOptions::new().schema(&schema).has_header(true).newlines_in_values(true);
             self.context.register_csv(raw.as_str(), path, options).await.map_err(CaseError::new)?;
         }
         let columns: Vec<String> = create
@@ -115,7 +117,10 @@ impl Batch {
                     (Some(expr), _) => format!("arrow_cast({expr}, '{}') AS {quoted}", sql_type.data_type()),
                     (None, SqlType::Interval) => format!("CAST({quoted} AS INTERVAL) AS {quoted}"),
                     (None, SqlType::Bytea) => format!("decode(substr({quoted}, 3), 'hex') AS {quoted}"),
-                    _ => quoted,
+                    _ => match null {
+                        Some(null) => format!("arrow_cast(nullif({quoted}, '{null}'), '{}') AS {quoted}", sql_type.data_type()),
+                        None => quoted,
+                    },
                 }
             })
             .collect();

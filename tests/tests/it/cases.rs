@@ -115,6 +115,9 @@ async fn update(file: &CaseFile) {
         if let Some((batch, verbatim)) = batch_record(item) {
             db.lock().await.verbatim = verbatim;
             let output = runner.apply_record(batch).await;
+            if let sqllogictest::RecordOutput::Query { error: Some(error), .. } = &output {
+                panic!("{}: {record}\n{error}", file.path.display());
+            }
             if let Record::Query { .. } = record {
                 let updated = update_record_with_output(&record, &output, SEPARATOR, same_rows, default_normalizer, same_kinds);
                 record = sorted(updated.unwrap_or(record));

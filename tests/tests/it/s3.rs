@@ -104,7 +104,7 @@ async fn the_flights_tour_survives_a_kill_and_the_loss_of_the_disk() {
     weir.wait_finished().await;
     let expected = expected(&flights, &weather, &planes).await;
     check(&weir, &late, &expected).await;
-    let urls = weir.sql("SELECT DISTINCT url FROM weir.checkpoints WHERE url IS NOT NULL").await;
+    let urls = weir.sql("SELECT DISTINCT manifest FROM weir.checkpoints WHERE manifest IS NOT NULL").await;
     assert!(!urls.is_empty());
     assert!(urls.iter().all(|row| row[0].as_deref().is_some_and(|url| url.starts_with(&format!("{STORE}/jobs/")))), "{urls:?}");
     assert!(weir.terminate().success(), "{}", weir.log());
