@@ -76,12 +76,16 @@ impl Batch {
     }
 
     async fn create(&self, create: &CreateRelation) -> Result<DBOutput<Kind>, CaseError> {
-        let types: Vec<SqlType> =
-            create.columns.iter().map(|c| SqlType::parse(&c.type_name).map_err(|e| CaseError::new(e.message))).collect::<Result<_, _>>()?;
+        let types: Vec<SqlType> = create
+            .columns
+            .iter()
+            .map(|c| SqlType::parse(&c.type_name).map_err(|e| CaseError::new(e.message)))
+            .collect::<Result<_, _>>()?;
         let field = |name: &str, data_type: DataType| Field::new(name, data_type, true);
         let name = &create.name;
         let Some(path) = create.options.get("path") else {
-            let fields: Vec<Field> = create.columns.iter().zip(&types).map(|(c, t)| field(&c.name, t.data_type())).collect();
+            let fields: Vec<Field> =
+                create.columns.iter().zip(&types).map(|(c, t)| field(&c.name, t.data_type())).collect();
             let table = MemTable::try_new(Arc::new(Schema::new(fields)), vec![vec![]]).map_err(CaseError::new)?;
             self.context.register_table(name.as_str(), Arc::new(table)).map_err(CaseError::new)?;
             return Ok(DBOutput::StatementComplete(0));
@@ -99,7 +103,8 @@ impl Batch {
             .collect();
         let schema = Schema::new(fields);
         let raw = format!("{name}_as_read");
-        let extension = std::path::Path::new(path).extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
+        let extension =
+            std::path::Path::new(path).extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
         if create.options.get("format").is_some_and(|f| f == "json") {
             let options = JsonReadOptions::default().schema(&schema).file_extension(&extension);
             self.context.register_json(raw.as_str(), path, options).await.map_err(CaseError::new)?;
@@ -118,7 +123,9 @@ impl Batch {
                     (None, SqlType::Interval) => format!("CAST({quoted} AS INTERVAL) AS {quoted}"),
                     (None, SqlType::Bytea) => format!("decode(substr({quoted}, 3), 'hex') AS {quoted}"),
                     _ => match null {
-                        Some(null) => format!("arrow_cast(nullif({quoted}, '{null}'), '{}') AS {quoted}", sql_type.data_type()),
+                        Some(null) => {
+                            format!("arrow_cast(nullif({quoted}, '{null}'), '{}') AS {quoted}", sql_type.data_type())
+                        }
                         None => quoted,
                     },
                 }

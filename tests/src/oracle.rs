@@ -21,7 +21,8 @@ pub async fn flights(flights: &Path, weather: &Path, planes: &Path, airlines: &P
     ];
     for (name, path, schema) in files {
         // DataFusion 55 heeds `null_regex` when it infers a schema, and not when it reads: NA is told by hand.
-        let texts = Schema::new(schema.fields().iter().map(|f| Field::new(f.name(), DataType::Utf8, true)).collect::<Vec<_>>());
+        let texts =
+            Schema::new(schema.fields().iter().map(|f| Field::new(f.name(), DataType::Utf8, true)).collect::<Vec<_>>());
         let raw = format!("{name}_as_read");
         let options = CsvReadOptions::new().schema(&texts).has_header(true);
         context.register_csv(raw.as_str(), path.to_str().unwrap(), options).await.unwrap();

@@ -54,9 +54,9 @@ fn cell(column: &dyn Array, i: usize) -> Option<String> {
             let days = i64::from(column.as_primitive::<t::Date32Type>().value(i));
             as_date::<t::Date32Type>(days).unwrap().format("%Y-%m-%d").to_string()
         }
-        DataType::Time64(TimeUnit::Microsecond) => {
-            time(as_time::<t::Time64MicrosecondType>(column.as_primitive::<t::Time64MicrosecondType>().value(i)).unwrap())
-        }
+        DataType::Time64(TimeUnit::Microsecond) => time(
+            as_time::<t::Time64MicrosecondType>(column.as_primitive::<t::Time64MicrosecondType>().value(i)).unwrap(),
+        ),
         DataType::Time64(_) => {
             time(as_time::<t::Time64NanosecondType>(column.as_primitive::<t::Time64NanosecondType>().value(i)).unwrap())
         }
@@ -65,15 +65,15 @@ fn cell(column: &dyn Array, i: usize) -> Option<String> {
                 TimeUnit::Second => {
                     as_datetime::<t::TimestampSecondType>(column.as_primitive::<t::TimestampSecondType>().value(i))
                 }
-                TimeUnit::Millisecond => {
-                    as_datetime::<t::TimestampMillisecondType>(column.as_primitive::<t::TimestampMillisecondType>().value(i))
-                }
-                TimeUnit::Microsecond => {
-                    as_datetime::<t::TimestampMicrosecondType>(column.as_primitive::<t::TimestampMicrosecondType>().value(i))
-                }
-                TimeUnit::Nanosecond => {
-                    as_datetime::<t::TimestampNanosecondType>(column.as_primitive::<t::TimestampNanosecondType>().value(i))
-                }
+                TimeUnit::Millisecond => as_datetime::<t::TimestampMillisecondType>(
+                    column.as_primitive::<t::TimestampMillisecondType>().value(i),
+                ),
+                TimeUnit::Microsecond => as_datetime::<t::TimestampMicrosecondType>(
+                    column.as_primitive::<t::TimestampMicrosecondType>().value(i),
+                ),
+                TimeUnit::Nanosecond => as_datetime::<t::TimestampNanosecondType>(
+                    column.as_primitive::<t::TimestampNanosecondType>().value(i),
+                ),
             };
             timestamp(moment.unwrap(), zone.is_some())
         }
@@ -84,18 +84,27 @@ fn cell(column: &dyn Array, i: usize) -> Option<String> {
         DataType::Duration(unit) => {
             let value = arrow::compute::cast(&column.slice(i, 1), &DataType::Int64).unwrap();
             let value = value.as_primitive::<t::Int64Type>().value(0);
-            interval(0, 0, value * match unit {
-                TimeUnit::Second => 1_000_000_000,
-                TimeUnit::Millisecond => 1_000_000,
-                TimeUnit::Microsecond => 1_000,
-                TimeUnit::Nanosecond => 1,
-            })
+            interval(
+                0,
+                0,
+                value
+                    * match unit {
+                        TimeUnit::Second => 1_000_000_000,
+                        TimeUnit::Millisecond => 1_000_000,
+                        TimeUnit::Microsecond => 1_000,
+                        TimeUnit::Nanosecond => 1,
+                    },
+            )
         }
         DataType::List(_) => array(&column.as_list::<i32>().value(i)),
         DataType::LargeList(_) => array(&column.as_list::<i64>().value(i)),
         DataType::Struct(_) => {
-            let cells: Vec<String> =
-                column.as_struct().columns().iter().map(|c| cell(c, i).map_or(String::new(), |v| quoted(&v, "(),"))).collect();
+            let cells: Vec<String> = column
+                .as_struct()
+                .columns()
+                .iter()
+                .map(|c| cell(c, i).map_or(String::new(), |v| quoted(&v, "(),")))
+                .collect();
             format!("({})", cells.join(","))
         }
         _ => arrow::util::display::array_value_to_string(column, i).unwrap(),
@@ -107,6 +116,10 @@ fn float(value: f64, text: impl Fn(f64) -> String) -> String {
         v if v.is_nan() => "NaN".to_owned(),
         f64::INFINITY => "Infinity".to_owned(),
         f64::NEG_INFINITY => "-Infinity".to_owned(),
+        v if v != 0.0 && (v.abs() >= 1e15 || v.abs() < 1e-4) => {
+            let text = format!("{v:e}");
+            if v.abs() >= 1.0 { text.replace('e', "e+") } else { text }
+        }
         v => text(v),
     }
 }
@@ -147,7 +160,13 @@ fn interval(months: i32, days: i32, nanos: i64) -> String {
     if nanos != 0 || parts.is_empty() {
         let micros = (nanos / 1_000).unsigned_abs();
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        let sign = if nanos < 0 { "-" } else if negative { "+" } else { "" };
+        let sign = if nanos < 0 {
+            "-"
+        } else if negative {
+            "+"
+        } else {
+            ""
+        };
         let clock = format!("{sign}{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
         parts.push(clock + &fraction(micros as u32));
     }

@@ -78,6 +78,9 @@ fn normal_cell(cell: &str) -> String {
     if cell.contains(['.', 'e', 'E'])
         && let Ok(number) = cell.parse::<f64>()
     {
+        if number != 0.0 && number.abs() < 1e-6 {
+            return format!("{number:.9e}");
+        }
         return format!("{number:.9}").trim_end_matches('0').trim_end_matches('.').to_owned();
     }
     cell.to_owned()
@@ -98,6 +101,12 @@ mod tests {
             vec![row(&["2013-01-01 10:00:00+00", "1.50"]), row(&["t", "3"])],
             vec![row(&["true", "3"]), row(&["2013-01-01T10:00:00Z", "1.5"])],
         );
+    }
+
+    #[test]
+    #[should_panic(expected = "missing")]
+    fn tiny_numbers_are_told_apart() {
+        assert_same_rows("tiny", vec![row(&["1e-300"])], vec![row(&["0.0"])]);
     }
 
     #[test]

@@ -14,7 +14,9 @@ async fn the_dashboard_does_in_chromium_what_it_should() {
     weir.sql(&queries(&directory.path().join("late"), "300ms")).await;
     weir.wait_finished().await;
     let url = format!("http://127.0.0.1:{}", weir.http_port);
-    let run = tokio::task::spawn_blocking(move || Command::new(root().join("tests/browser/run.sh")).arg(url).output().unwrap());
+    let run = tokio::task::spawn_blocking(move || {
+        Command::new(root().join("tests/browser/run.sh")).arg(url).output().unwrap()
+    });
     let output = run.await.unwrap();
     assert!(
         output.status.success(),

@@ -52,7 +52,8 @@ async fn crash() {
 
 /// Runs all files, and fails with everything that went wrong.
 async fn for_all<F: Future<Output = Vec<String>>>(run: impl Fn(CaseFile) -> F) {
-    let failures: Vec<Vec<String>> = futures::stream::iter(files().into_iter().map(run)).buffer_unordered(AT_ONCE).collect().await;
+    let failures: Vec<Vec<String>> =
+        futures::stream::iter(files().into_iter().map(run)).buffer_unordered(AT_ONCE).collect().await;
     let failures: Vec<String> = failures.into_iter().flatten().collect();
     assert!(failures.is_empty(), "{} cases failed\n\n{}", failures.len(), failures.join("\n\n"));
 }
@@ -119,7 +120,8 @@ async fn update(file: &CaseFile) {
                 panic!("{}: {record}\n{error}", file.path.display());
             }
             if let Record::Query { .. } = record {
-                let updated = update_record_with_output(&record, &output, SEPARATOR, same_rows, default_normalizer, same_kinds);
+                let updated =
+                    update_record_with_output(&record, &output, SEPARATOR, same_rows, default_normalizer, same_kinds);
                 record = sorted(updated.unwrap_or(record));
             } else if let sqllogictest::RecordOutput::Statement { error: Some(error), .. } = &output {
                 panic!("{}: {record}\n{error}", file.path.display());
@@ -210,7 +212,8 @@ async fn run_streams(file: CaseFile, crash: bool) -> Vec<String> {
     let mode = if crash { "crash" } else { "stream" };
     let began = Instant::now();
     let directory = tempfile::tempdir().unwrap();
-    let seed = file.name().bytes().fold(u64::from(crash), |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let seed =
+        file.name().bytes().fold(u64::from(crash), |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let mut random = SmallRng::seed_from_u64(seed);
     // One task a query or two: what goes wrong with an exchange must not hide behind a crash, nor the other way round.
     let parallelism = if seed % 2 == 0 { "1" } else { "2" };
@@ -299,7 +302,11 @@ async fn finished(db: &Arc<Mutex<Streams>>) -> Result<(), String> {
         if db.weir.has_ended() {
             return Err(format!("the server ended:\n{}", db.weir.log()));
         }
-        let rows = db.weir.try_sql("SELECT name, state, reason FROM weir.queries").await.map_err(|e| weir_tests::process::describe(&e))?;
+        let rows = db
+            .weir
+            .try_sql("SELECT name, state, reason FROM weir.queries")
+            .await
+            .map_err(|e| weir_tests::process::describe(&e))?;
         let state = |row: &Row| row[1].clone().unwrap_or_default();
         let open: Vec<&Row> = rows.iter().filter(|row| state(row) != "FINISHED").collect();
         if open.is_empty() {

@@ -9,7 +9,8 @@ use nix::unistd::Pid;
 use weir_tests::process::PATIENCE;
 use weir_tests::{Weir, root};
 
-const SETUP: &str = "CREATE TABLE item (id INT PRIMARY KEY, name TEXT NOT NULL, price NUMERIC(8,2) DEFAULT 1.5, seen TIMESTAMPTZ);
+const SETUP: &str =
+    "CREATE TABLE item (id INT PRIMARY KEY, name TEXT NOT NULL, price NUMERIC(8,2) DEFAULT 1.5, seen TIMESTAMPTZ);
     INSERT INTO item (id, name) VALUES (1, 'one'), (2, 'two'), (3, 'three');
     CREATE STREAM log (line TEXT, at TIMESTAMPTZ, WATERMARK FOR at AS at - INTERVAL '5 seconds');
     CREATE MATERIALIZED VIEW names AS SELECT name, count(*) AS n FROM item GROUP BY name;";
@@ -68,7 +69,12 @@ async fn psql_describes_relations() {
     assert!(tables.contains(" item ") && !tables.contains(" names "), "{tables}");
 
     let item = one(&weir, "\\d item");
-    let column = |name: &str| item.lines().find(|l| l.trim_start().starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{name}: {item}")).to_owned();
+    let column = |name: &str| {
+        item.lines()
+            .find(|l| l.trim_start().starts_with(&format!("{name} ")))
+            .unwrap_or_else(|| panic!("{name}: {item}"))
+            .to_owned()
+    };
     assert!(column("id").contains("| integer ") && column("id").contains("not null"), "{item}");
     assert!(column("name").contains("| text ") && column("name").contains("not null"), "{item}");
     assert!(column("price").contains("| numeric(8,2) ") && column("price").contains("1.5"), "{item}");
@@ -88,7 +94,17 @@ async fn psql_runs_statements_scripts_and_shows_errors() {
     assert!(rows.contains("  1 | one   |  1.50 | "), "{rows}");
     assert!(rows.contains("(3 rows)"), "{rows}");
     let mut quiet = psql(&weir);
-    quiet.args(["-A", "-t", "-q", "-c", "SELECT count(*) FROM item", "-c", "DELETE FROM item WHERE id = 3", "-c", "SELECT max(id) FROM item"]);
+    quiet.args([
+        "-A",
+        "-t",
+        "-q",
+        "-c",
+        "SELECT count(*) FROM item",
+        "-c",
+        "DELETE FROM item WHERE id = 3",
+        "-c",
+        "SELECT max(id) FROM item",
+    ]);
     assert_eq!(ok(quiet), "3\n2\n");
     assert_eq!(one(&weir, "INSERT INTO item (id, name) VALUES (4, 'four'), (5, 'five')"), "INSERT 0 2\n");
     assert_eq!(one(&weir, "UPDATE item SET name = 'x' WHERE id > 3"), "UPDATE 2\n");
@@ -101,7 +117,13 @@ async fn psql_runs_statements_scripts_and_shows_errors() {
     assert!(message.contains("ERROR:") && message.contains("nme") && message.contains("HINT:"), "{message}");
 
     // A script, with errors that do not end it.
-    let mut script = psql(&weir).args(["-v", "ON_ERROR_STOP=0", "-A", "-t", "-q"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut script = psql(&weir)
+        .args(["-v", "ON_ERROR_STOP=0", "-A", "-t", "-q"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     script.stdin.take().unwrap().write_all(b"SELECT 'a;b' AS x; -- a comment; here\nSELEC 1;\n\\set n 4\nSELECT name FROM item WHERE id = :n;\n/* more */ SELECT 2\n;\n").unwrap();
     let output = script.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "a;b\nx\n2\n", "{}", text(&output));
@@ -123,8 +145,13 @@ async fn psql_fetches_in_portions() {
 
 /// Runs a statement that never ends, interrupts psql once what it printed is enough, and answers what it said.
 fn interrupted(weir: &Weir, script: &str, enough: impl Fn(&str) -> bool) -> String {
-    let mut child =
-        psql(weir).args(["-A", "-t"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = psql(weir)
+        .args(["-A", "-t"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(script.as_bytes()).unwrap();
     let mut stdout = child.stdout.take().unwrap();

@@ -52,10 +52,8 @@ impl Scene {
     /// Runs to the end of the input, starting the process again whenever it has died.
     async fn finish(&mut self) {
         for _ in 0..100 {
-            if !self.weir.has_ended() || self.weir.try_run() {
-                if self.weir.try_wait_finished().await {
-                    return;
-                }
+            if (!self.weir.has_ended() || self.weir.try_run()) && self.weir.try_wait_finished().await {
+                return;
             }
             // It died at its fail point; the next one goes through.
             self.weir.env("WEIR_FAIL_POINT", "");
@@ -69,7 +67,12 @@ impl Scene {
         assert!(self.weir.terminate().success(), "{}", self.weir.log());
         let store = format!("file://{}", self.directory.path().join("data/store").display());
         let verified = Command::new(binary()).args(["checkpoint", "verify", &store]).output().unwrap();
-        assert!(verified.status.success(), "{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
+        assert!(
+            verified.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&verified.stdout),
+            String::from_utf8_lossy(&verified.stderr)
+        );
         let leftovers = files(&late).into_iter().filter(|f| !f.ends_with(".json")).collect::<Vec<_>>();
         assert!(leftovers.is_empty(), "uncommitted files stayed: {leftovers:?}");
     }

@@ -192,9 +192,8 @@ struct Scenario {
 
 fn scenario() -> impl Strategy<Value = Scenario> {
     let table = || prop::collection::vec(cells(), 0..12);
-    (table(), table(), prop::collection::vec(change(), 1..16), prop::collection::vec(query(), 5)).prop_map(
-        |(a, b, changes, queries)| Scenario { initial: vec![a, b], changes, queries },
-    )
+    (table(), table(), prop::collection::vec(change(), 1..16), prop::collection::vec(query(), 5))
+        .prop_map(|(a, b, changes, queries)| Scenario { initial: vec![a, b], changes, queries })
 }
 
 /// A table as it must be.
@@ -258,10 +257,13 @@ impl Scene {
         self.sql(&script).await?;
         for change in &scenario.changes {
             let sql = match change {
-                Change::Insert(t, cells) => Some(format!("INSERT INTO {} VALUES {}", names[*t], models[*t].insert(cells))),
+                Change::Insert(t, cells) => {
+                    Some(format!("INSERT INTO {} VALUES {}", names[*t], models[*t].insert(cells)))
+                }
                 Change::Update(t, at, cells) => models[*t].pick(*at).map(|id| {
                     models[*t].rows.insert(id, cells.clone());
-                    let set: Vec<String> = ["k", "s", "n", "d", "b"].iter().zip(cells).map(|(c, v)| format!("{c} = {v}")).collect();
+                    let set: Vec<String> =
+                        ["k", "s", "n", "d", "b"].iter().zip(cells).map(|(c, v)| format!("{c} = {v}")).collect();
                     format!("UPDATE {} SET {} WHERE id = {id}", names[*t], set.join(", "))
                 }),
                 Change::Delete(t, at) => models[*t].pick(*at).map(|id| {
@@ -367,12 +369,23 @@ impl Scene {
                 // The clock goes on by 7 s a row; no row is further behind it than the watermark allows.
                 let second = 1_000 + i as u32 * 7 - behind;
                 let key = if *k == 0 { String::new() } else { format!("k{k}") };
-                writeln!(text, "{key},{v},2024-01-01 {:02}:{:02}:{:02}+00", second / 3600, second / 60 % 60, second % 60).unwrap();
+                writeln!(
+                    text,
+                    "{key},{v},2024-01-01 {:02}:{:02}:{:02}+00",
+                    second / 3600,
+                    second / 60 % 60,
+                    second % 60
+                )
+                .unwrap();
             }
             std::fs::write(directory.path().join(format!("{f}.csv")), text).unwrap();
         }
         let columns = "k TEXT, v INT, at TIMESTAMPTZ, WATERMARK FOR at AS at - INTERVAL '30 seconds'";
-        let create = |path: &str| format!("CREATE STREAM {name} ({columns}) WITH (connector = 'file', path = '{path}', format = 'csv', header = 'true')");
+        let create = |path: &str| {
+            format!(
+                "CREATE STREAM {name} ({columns}) WITH (connector = 'file', path = '{path}', format = 'csv', header = 'true')"
+            )
+        };
         let path = directory.path().display();
         let (size, slide) = (disorder.size * disorder.slides, disorder.size);
         let emit = if disorder.changes { "EMIT CHANGES" } else { "EMIT ON WINDOW CLOSE" };

@@ -31,8 +31,16 @@ impl S3 {
         let mut s3 = Self { server, endpoint };
         let http = reqwest::Client::new();
         let until = Instant::now() + PATIENCE;
-        while !http.put(format!("{}/weir-test", s3.endpoint)).send().await.is_ok_and(|answer| answer.status().is_success()) {
-            assert!(s3.server.try_wait().unwrap().is_none(), "the S3 server ended: run tests/services/s3.sh {port} to see why");
+        while !http
+            .put(format!("{}/weir-test", s3.endpoint))
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status().is_success())
+        {
+            assert!(
+                s3.server.try_wait().unwrap().is_none(),
+                "the S3 server ended: run tests/services/s3.sh {port} to see why"
+            );
             assert!(Instant::now() < until, "the S3 server does not answer");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -83,7 +91,8 @@ async fn the_server_creates_an_object_once() {
 async fn the_flights_tour_survives_a_kill_and_the_loss_of_the_disk() {
     let s3 = S3::start().await;
     let directory = tempfile::tempdir().unwrap();
-    let (flights, weather, planes) = (sample("flights-2013-01.csv"), sample("weather-2013-01.csv"), sample("planes.csv"));
+    let (flights, weather, planes) =
+        (sample("flights-2013-01.csv"), sample("weather-2013-01.csv"), sample("planes.csv"));
     let late = directory.path().join("late");
     let mut weir = s3.weir(&directory.path().join("data"));
     weir.run();
@@ -106,10 +115,14 @@ async fn the_flights_tour_survives_a_kill_and_the_loss_of_the_disk() {
     check(&weir, &late, &expected).await;
     let urls = weir.sql("SELECT DISTINCT manifest FROM weir.checkpoints WHERE manifest IS NOT NULL").await;
     assert!(!urls.is_empty());
-    assert!(urls.iter().all(|row| row[0].as_deref().is_some_and(|url| url.starts_with(&format!("{STORE}/jobs/")))), "{urls:?}");
+    assert!(
+        urls.iter().all(|row| row[0].as_deref().is_some_and(|url| url.starts_with(&format!("{STORE}/jobs/")))),
+        "{urls:?}"
+    );
     assert!(weir.terminate().success(), "{}", weir.log());
 
-    let verified = Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
+    let verified =
+        Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
     assert!(verified.status.success(), "{text}");
 
@@ -130,10 +143,12 @@ async fn a_damaged_checkpoint_is_told() {
     weir.sql("CREATE TABLE t (id INT PRIMARY KEY, name TEXT); INSERT INTO t VALUES (1, 'one'); CHECKPOINT t").await;
     assert_same_rows("t", weir.sql("SELECT name FROM t").await, vec![vec![Some("one".to_owned())]]);
     assert!(weir.terminate().success(), "{}", weir.log());
-    let verify = || Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
+    let verify =
+        || Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
     assert!(verify().status.success());
     let http = reqwest::Client::new();
-    let listing = http.get(format!("{}/weir-test?list-type=2", s3.endpoint)).send().await.unwrap().text().await.unwrap();
+    let listing =
+        http.get(format!("{}/weir-test?list-type=2", s3.endpoint)).send().await.unwrap().text().await.unwrap();
     let manifest = listing
         .split("<Key>")
         .filter_map(|part| part.split_once("</Key>").map(|(key, _)| key))
