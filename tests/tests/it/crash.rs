@@ -91,7 +91,7 @@ fn files(directory: &Path) -> Vec<String> {
 }
 
 async fn answers() -> BTreeMap<&'static str, Vec<Row>> {
-    expected(&sample("flights-2013-01.csv"), &sample("weather-2013-01.csv"), &sample("planes.csv")).await
+    expected(&sample("flights-2013-01.csv"), &sample("weather-2013-01.csv"), &sample("planes.csv"), "true").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
