@@ -10,9 +10,9 @@
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod error;
 pub mod http;
 pub mod pg;
-pub mod session;
-pub mod error;
 pub mod rejects;
 pub mod serving;
+pub mod session;

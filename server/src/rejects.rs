@@ -124,7 +124,8 @@ impl RejectedRows {
         let count = |f: fn(&OfQuery) -> u64| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|(_, q)| i64::try_from(f(q)).unwrap_or(i64::MAX))))
         };
-        let columns = vec![strings(rows.iter().map(|(q, _)| q.as_str())), count(|q| q.late_count), count(|q| q.bad_count)];
+        let columns =
+            vec![strings(rows.iter().map(|(q, _)| q.as_str())), count(|q| q.late_count), count(|q| q.bad_count)];
         RecordBatch::try_new(Self::count_schema(), columns)
     }
 }

@@ -58,7 +58,9 @@ pub enum StorageError {
         theirs: crate::Generation,
     },
     /// Another living process owns the store.
-    #[error("the store at {url} is in use by {owner}; stop that process first, or give this one another --data-dir and --store")]
+    #[error(
+        "the store at {url} is in use by {owner}; stop that process first, or give this one another --data-dir and --store"
+    )]
     InUse {
         /// The store.
         url: String,

@@ -29,7 +29,8 @@ mod store;
 
 pub use catalog::CatalogLog;
 pub use checkpoint::{
-    CheckpointInfo, CheckpointWriter, JobStore, Manifest, MergeOptions, OperatorState, Segment, SegmentBody, SubtaskState,
+    CheckpointInfo, CheckpointWriter, JobStore, Manifest, MergeOptions, OperatorState, Segment, SegmentBody,
+    SubtaskState,
 };
 pub use error::{Result, StorageError};
 pub use fence::{Fence, OwnerInfo};

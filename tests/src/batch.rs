@@ -32,8 +32,11 @@ impl Batch {
     /// The answer to a query: columns and rows as PostgreSQL prints them.
     pub async fn query(&self, sql: &str) -> Result<(Vec<FieldRef>, Vec<Row>), CaseError> {
         let frame = self.context.sql(sql).await.map_err(CaseError::new)?;
-        let fields = frame.schema().fields().iter().cloned().collect();
-        let batches = frame.collect().await.map_err(CaseError::new)?;
+        let task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await.map_err(CaseError::new)?;
+        // The plan's schema and not the frame's: types are coerced on the way.
+        let fields = plan.schema().fields().iter().cloned().collect();
+        let batches = datafusion::physical_plan::collect(plan, task).await.map_err(CaseError::new)?;
         Ok((fields, batches.iter().flat_map(pg_text::rows).collect()))
     }
 

@@ -179,7 +179,9 @@ impl SourceReader for LogReader {
                 true => Position { entry: position.entry, batch: position.batch + 1 },
                 false => Position { entry: position.entry.next(), batch: 0 },
             };
-            let rows = batches.get(position.batch).map(|(batch, ops)| Ok::<_, RuntimeError>((self.project(batch)?, ops.clone())));
+            let rows = batches
+                .get(position.batch)
+                .map(|(batch, ops)| Ok::<_, RuntimeError>((self.project(batch)?, ops.clone())));
             let (batch, ops): (RecordBatch, Option<Int8Array>) = match rows {
                 Some(rows) => rows?,
                 None => (RecordBatch::new_empty(Arc::clone(&self.projected)), None),
@@ -231,7 +233,8 @@ mod tests {
     }
 
     fn request() -> SourceRequest {
-        let declared = Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("name", DataType::Utf8, true)]);
+        let declared =
+            Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("name", DataType::Utf8, true)]);
         SourceRequest { relation: "r".into(), declared: Arc::new(declared), projection: vec![0] }
     }
 

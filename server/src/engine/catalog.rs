@@ -23,8 +23,11 @@ impl DurableCatalog {
         let mut catalog = Catalog::new();
         for change in changes {
             let change: CatalogChange = serde_json::from_value(change).map_err(|e| {
-                SqlError::new(ErrorKind::STORAGE, format!("a change in the catalog at {} cannot be read: {e}", store.url()))
-                    .hint("it was written by a newer version of Weir, or is damaged; start the version that wrote it")
+                SqlError::new(
+                    ErrorKind::STORAGE,
+                    format!("a change in the catalog at {} cannot be read: {e}", store.url()),
+                )
+                .hint("it was written by a newer version of Weir, or is damaged; start the version that wrote it")
             })?;
             catalog.apply(&change);
         }

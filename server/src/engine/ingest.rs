@@ -127,9 +127,7 @@ impl Engine {
         self.health()?;
         let catalog = self.catalog.current();
         let relation = catalog.find(stream)?;
-        let takes_rows = relation.kind == RelationKind::Stream
-            && relation.query.is_none()
-            && !is_connector(relation);
+        let takes_rows = relation.kind == RelationKind::Stream && relation.query.is_none() && !is_connector(relation);
         if !takes_rows {
             return Err(SqlError::new(
                 ErrorKind::WRONG_KIND,
@@ -168,7 +166,9 @@ fn body_format(content_type: &str, body: Bytes) -> Result<(Format, Bytes), SqlEr
         "application/json" => {
             // More than one object, each on its line, is accepted under this name too: many clients send it so.
             let lines = match serde_json::from_slice(&body) {
-                Ok(serde_json::Value::Array(rows)) => rows.iter().map(|row| format!("{row}\n")).collect::<String>().into(),
+                Ok(serde_json::Value::Array(rows)) => {
+                    rows.iter().map(|row| format!("{row}\n")).collect::<String>().into()
+                }
                 Ok(row) => format!("{row}\n").into(),
                 Err(_) => body,
             };

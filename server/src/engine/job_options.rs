@@ -42,9 +42,8 @@ pub(super) fn restart_policy(options: &Options) -> Result<RestartPolicy, SqlErro
     let duration = |name: &str, default: Duration| {
         options.duration(&format!("restart-strategy.{name}")).map(|d| d.unwrap_or(default))
     };
-    let attempts = |name: &str| {
-        options.int(&format!("restart-strategy.{name}")).map(|n| u32::try_from(n).unwrap_or(u32::MAX))
-    };
+    let attempts =
+        |name: &str| options.int(&format!("restart-strategy.{name}")).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     let defaults = RestartPolicy::default();
     Ok(match options.get("restart-strategy.type")? {
         "none" => RestartPolicy { max_attempts: Some(0), ..defaults },

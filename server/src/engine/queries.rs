@@ -144,11 +144,7 @@ impl Engine {
     }
 
     /// Creates a relation that may have a query: durable first, then running.
-    pub(crate) async fn create(
-        self: &Arc<Self>,
-        relation: Relation,
-        if_not_exists: bool,
-    ) -> Result<bool, SqlError> {
+    pub(crate) async fn create(self: &Arc<Self>, relation: Relation, if_not_exists: bool) -> Result<bool, SqlError> {
         self.health()?;
         let _turn = self.queries.turn.lock().await;
         let name = relation.name.clone();
@@ -211,7 +207,11 @@ impl Engine {
     }
 
     /// Drops relations and, with `cascade`, all that read them.
-    pub(crate) async fn drop_relations(self: &Arc<Self>, names: &[String], cascade: bool) -> Result<Vec<String>, SqlError> {
+    pub(crate) async fn drop_relations(
+        self: &Arc<Self>,
+        names: &[String],
+        cascade: bool,
+    ) -> Result<Vec<String>, SqlError> {
         self.health()?;
         let _turn = self.queries.turn.lock().await;
         let mut entries: HashMap<String, Entry> = HashMap::new();

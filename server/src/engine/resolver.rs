@@ -27,9 +27,7 @@ impl EngineResolver {
     }
 
     fn engine(&self) -> Result<Arc<Engine>> {
-        self.engine
-            .upgrade()
-            .ok_or_else(|| internal(format!("query \"{}\" outlived the engine", self.query)))
+        self.engine.upgrade().ok_or_else(|| internal(format!("query \"{}\" outlived the engine", self.query)))
     }
 }
 
@@ -85,7 +83,11 @@ impl Engine {
     }
 
     /// Opens a source connector.
-    pub(crate) fn open_connector(&self, options: &ConnectorOptions, request: &SourceRequest) -> Result<Arc<dyn Source>> {
+    pub(crate) fn open_connector(
+        &self,
+        options: &ConnectorOptions,
+        request: &SourceRequest,
+    ) -> Result<Arc<dyn Source>> {
         let name = options.get("connector").map(String::as_str).unwrap_or_default();
         weir_connectors::source(name, options, request, &self.connector_context())
     }

@@ -102,11 +102,8 @@ impl Engine {
         };
         let (late_rows, bad_rows) = self.rejects.counts(&query.relation.name);
         let records = query.handle.checkpoints();
-        let last_checkpoint = records
-            .iter()
-            .filter(|r| matches!(r.state, CheckpointState::Completed(_)))
-            .map(|r| r.id.0)
-            .max();
+        let last_checkpoint =
+            records.iter().filter(|r| matches!(r.state, CheckpointState::Completed(_))).map(|r| r.id.0).max();
         QueryInfo {
             name: query.relation.name.clone(),
             id: query.job.0.clone(),
@@ -197,13 +194,9 @@ fn reason(status: &JobStatus) -> Option<String> {
 }
 
 /// How far the slowest source's watermark is behind the wall clock.
-fn event_time_lag_ms<'a>(
-    metrics: &[OperatorMetricsSnapshot],
-    sources: impl Iterator<Item = &'a Node>,
-) -> Option<i64> {
+fn event_time_lag_ms<'a>(metrics: &[OperatorMetricsSnapshot], sources: impl Iterator<Item = &'a Node>) -> Option<i64> {
     let uids: Vec<&str> = sources.map(|n| n.uid.0.as_str()).collect();
-    let watermark =
-        metrics.iter().filter(|m| uids.contains(&m.uid.as_str())).filter_map(|m| m.watermark_us).min()?;
+    let watermark = metrics.iter().filter(|m| uids.contains(&m.uid.as_str())).filter_map(|m| m.watermark_us).min()?;
     (watermark != i64::MAX).then(|| chrono::Utc::now().timestamp_millis() - watermark / 1000)
 }
 

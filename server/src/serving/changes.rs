@@ -34,10 +34,8 @@ const DIFF: &str = "weir_diff";
 
 /// `weir_epoch`, `weir_diff` (+1 insert, -1 delete; an update is a -1 and a +1 of one epoch), then the rows' columns.
 pub(crate) fn subscription_schema(rows: &Schema) -> SchemaRef {
-    let mut fields = vec![
-        Arc::new(Field::new(EPOCH, DataType::Int64, false)),
-        Arc::new(Field::new(DIFF, DataType::Int16, false)),
-    ];
+    let mut fields =
+        vec![Arc::new(Field::new(EPOCH, DataType::Int64, false)), Arc::new(Field::new(DIFF, DataType::Int16, false))];
     fields.extend(rows.fields().iter().cloned());
     Arc::new(Schema::new(fields))
 }
@@ -252,7 +250,8 @@ mod tests {
     #[test]
     fn a_change_names_its_epoch_and_direction() {
         let batch =
-            RecordBatch::try_from_iter([("carrier", Arc::new(StringArray::from(vec!["UA", "AA"])) as ArrayRef)]).unwrap();
+            RecordBatch::try_from_iter([("carrier", Arc::new(StringArray::from(vec!["UA", "AA"])) as ArrayRef)])
+                .unwrap();
         let chunk = Chunk::new(batch, Int8Array::from(vec![-1, 1]));
         let schema = subscription_schema(&chunk.schema());
         let rows = with_change_columns(&schema, Epoch(7), &chunk).unwrap();

@@ -91,7 +91,8 @@ impl Session {
         }
         match Box::pin(self.execute(statement, parameters)).await? {
             Outcome::Rows { schema, rows, endless, .. } => {
-                let cursor = Cursor { schema, rows: Mutex::new(rows), endless, buffered: VecDeque::new(), ended: false };
+                let cursor =
+                    Cursor { schema, rows: Mutex::new(rows), endless, buffered: VecDeque::new(), ended: false };
                 self.cursors.insert(name.to_owned(), cursor);
                 Ok(Outcome::command("DECLARE CURSOR"))
             }

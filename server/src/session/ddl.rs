@@ -40,8 +40,11 @@ impl Session {
             }
         }
         if table && relation.key.is_empty() {
-            return Err(SqlError::new(ErrorKind::INVALID_DEFINITION, format!("table \"{}\" has no primary key", create.name))
-                .hint("add PRIMARY KEY (columns); rows without a key belong into a STREAM"));
+            return Err(SqlError::new(
+                ErrorKind::INVALID_DEFINITION,
+                format!("table \"{}\" has no primary key", create.name),
+            )
+            .hint("add PRIMARY KEY (columns); rows without a key belong into a STREAM"));
         }
         let tag = parsed.statement.tag();
         if !self.engine.create(relation, create.if_not_exists).await? {

@@ -75,10 +75,9 @@ impl Session {
                     Expr::Column((qualifier, field).into())
                 }
                 None => match &column.default {
-                    Some(default) => context
-                        .state()
-                        .create_logical_expr(default, source.schema())
-                        .map_err(from_datafusion)?,
+                    Some(default) => {
+                        context.state().create_logical_expr(default, source.schema()).map_err(from_datafusion)?
+                    }
                     None => lit(ScalarValue::Null),
                 },
             };
@@ -95,8 +94,7 @@ impl Session {
             return Err(self.engine.not_running(&relation.name));
         };
         let physical = physical_indices(relation);
-        let key: Vec<usize> =
-            relation.key.iter().filter_map(|k| physical.iter().position(|p| p == k)).collect();
+        let key: Vec<usize> = relation.key.iter().filter_map(|k| physical.iter().position(|p| p == k)).collect();
         let columns: Vec<_> = key.iter().map(|&i| Arc::clone(rows.column(i))).collect();
         let converter = RowConverter::new(columns.iter().map(|c| SortField::new(c.data_type().clone())).collect())
             .map_err(|e| from_datafusion(e.into()))?;
@@ -128,7 +126,9 @@ impl Session {
             let mut value = value.clone();
             substitute(&mut value, parameters)?;
             let text = match value {
-                ast::Expr::Identifier(ref ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default") => {
+                ast::Expr::Identifier(ref ident)
+                    if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default") =>
+                {
                     relation.columns[index].default.clone().unwrap_or_else(|| "NULL".to_owned())
                 }
                 value => value.to_string(),
@@ -174,7 +174,10 @@ impl Session {
         }
         let rows = self.select_rows(relation, &items, selection, parameters).await?;
         let schema = relation.physical_schema();
-        let old = cast_columns(&rows.project(&(0..physical.len()).collect::<Vec<_>>()).map_err(|e| from_datafusion(e.into()))?, &schema)?;
+        let old = cast_columns(
+            &rows.project(&(0..physical.len()).collect::<Vec<_>>()).map_err(|e| from_datafusion(e.into()))?,
+            &schema,
+        )?;
         let new = rows
             .project(&(physical.len()..2 * physical.len()).collect::<Vec<_>>())
             .map_err(|e| from_datafusion(e.into()))?;
@@ -325,11 +328,8 @@ fn check_table(relation: &Relation, verb: &str) -> Result<(), SqlError> {
     if relation.kind == RelationKind::Table {
         return Ok(());
     }
-    Err(SqlError::new(
-        ErrorKind::WRONG_KIND,
-        format!("cannot {verb} {} \"{}\"", relation.kind.name(), relation.name),
-    )
-    .hint("rows of a stream are facts and never change; UPDATE and DELETE go to tables"))
+    Err(SqlError::new(ErrorKind::WRONG_KIND, format!("cannot {verb} {} \"{}\"", relation.kind.name(), relation.name))
+        .hint("rows of a stream are facts and never change; UPDATE and DELETE go to tables"))
 }
 
 /// Indices of the columns that the statement fills, in its order.
@@ -388,9 +388,7 @@ fn check_not_null(relation: &Relation, rows: &RecordBatch) -> Result<(), SqlErro
 fn duplicate_key(relation: &Relation, rows: &RecordBatch, key: &[usize], row: usize, how: &str) -> SqlError {
     let value = key
         .iter()
-        .map(|&i| {
-            arrow::util::display::array_value_to_string(rows.column(i), row).unwrap_or_else(|_| "?".to_owned())
-        })
+        .map(|&i| arrow::util::display::array_value_to_string(rows.column(i), row).unwrap_or_else(|_| "?".to_owned()))
         .collect::<Vec<_>>()
         .join(", ");
     let names = relation.key.iter().map(|&k| relation.columns[k].name.as_str()).collect::<Vec<_>>().join(", ");
@@ -501,7 +499,6 @@ fn literal(value: &ScalarValue) -> ast::Expr {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
@@ -511,9 +508,9 @@ mod tests {
 
     #[test]
     fn parameters_become_literals() {
-        let mut query = *Parser::new(&PostgreSqlDialect {}).try_with_sql("VALUES ($1, $2 + 1, $3)").unwrap().parse_query().unwrap();
-        let values =
-            [ScalarValue::from("o'Hare"), ScalarValue::from(4i64), ScalarValue::Date32(Some(15_706))];
+        let mut query =
+            *Parser::new(&PostgreSqlDialect {}).try_with_sql("VALUES ($1, $2 + 1, $3)").unwrap().parse_query().unwrap();
+        let values = [ScalarValue::from("o'Hare"), ScalarValue::from(4i64), ScalarValue::Date32(Some(15_706))];
         substitute(&mut query, &values).unwrap();
         assert_eq!(query.to_string(), "VALUES ('o''Hare', 4 + 1, '2013-01-01')");
         let mut query = *Parser::new(&PostgreSqlDialect {}).try_with_sql("VALUES ($4)").unwrap().parse_query().unwrap();

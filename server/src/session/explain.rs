@@ -15,9 +15,7 @@ use crate::serving::statement_context;
 impl Session {
     pub(super) async fn explain(&mut self, analyze: bool, parsed: &Parsed) -> Result<Outcome, SqlError> {
         let lines = match &parsed.statement {
-            Statement::CreateMaterializedView(create) => {
-                self.explain_create(create, RelationKind::View, analyze)?
-            }
+            Statement::CreateMaterializedView(create) => self.explain_create(create, RelationKind::View, analyze)?,
             Statement::CreateSink(create) => self.explain_create(create, RelationKind::Sink, analyze)?,
             Statement::CreateStreamAs(create) => self.explain_create(create, RelationKind::Stream, analyze)?,
             Statement::Query(query) if query.emit == Some(Emit::Changes) => {
@@ -54,7 +52,11 @@ impl Session {
             .flat_map(|(i, operator)| {
                 let inputs: Vec<String> =
                     operator.inputs.iter().map(|input| format!("{} of #{}", input.exchange, input.from)).collect();
-                let head = format!("#{i} {} ← {}", operator.name, if inputs.is_empty() { "outside".into() } else { inputs.join(", ") });
+                let head = format!(
+                    "#{i} {} ← {}",
+                    operator.name,
+                    if inputs.is_empty() { "outside".into() } else { inputs.join(", ") }
+                );
                 let subtasks = operator.subtasks.iter().map(|s| {
                     format!(
                         "     subtask {}: rows in {}, out {}, late {}, bad {}; busy {} ms, idle {} ms, blocked {} ms",

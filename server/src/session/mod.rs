@@ -122,9 +122,9 @@ impl Session {
         match &parsed.statement {
             Statement::CreateStream(create) => self.create_relation(parsed, create, false).await,
             Statement::CreateTable(create) => self.create_relation(parsed, create, true).await,
-            Statement::CreateStreamAs(_)
-            | Statement::CreateMaterializedView(_)
-            | Statement::CreateSink(_) => self.create_query(parsed).await,
+            Statement::CreateStreamAs(_) | Statement::CreateMaterializedView(_) | Statement::CreateSink(_) => {
+                self.create_query(parsed).await
+            }
             Statement::Insert(insert) => self.insert(insert, parameters).await,
             Statement::Update(update) => self.update(update, parameters).await,
             Statement::Delete(delete) => self.delete(delete, parameters).await,
@@ -142,9 +142,7 @@ impl Session {
             Statement::Subscribe(subscribe) => self.subscribe(subscribe).await,
             Statement::CopySubscribe(subscribe) => copy_out(self.subscribe(subscribe).await?),
             Statement::CopyQuery(query) => copy_out(self.select(parsed, query, parameters).await?),
-            Statement::DeclareCursor { name, statement } => {
-                self.declare_cursor(name, statement, parameters).await
-            }
+            Statement::DeclareCursor { name, statement } => self.declare_cursor(name, statement, parameters).await,
             Statement::Fetch { cursor, count } => self.fetch(cursor, *count).await,
             Statement::CloseCursor { name } => self.close_cursor(name.as_deref()),
             Statement::Begin => {

@@ -73,11 +73,7 @@ impl Session {
 /// Plans a batch query.
 pub(super) async fn plan(context: &SessionContext, query: &ast::Query) -> Result<LogicalPlan, SqlError> {
     let statement = ast::Statement::Query(Box::new(query.clone()));
-    context
-        .state()
-        .statement_to_plan(DfStatement::Statement(Box::new(statement)))
-        .await
-        .map_err(from_datafusion)
+    context.state().statement_to_plan(DfStatement::Statement(Box::new(statement))).await.map_err(from_datafusion)
 }
 
 /// Puts values for `$1`, `$2`, ….

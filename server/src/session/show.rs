@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
 use weir_planner::statement::{ObjectKind, Show};
 use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
 
@@ -102,7 +104,10 @@ pub(crate) fn queries_batch(queries: &[QueryInfo]) -> Result<RecordBatch, SqlErr
         ("rows_out", counts(queries.iter().map(|q| Some(q.rows_out)))),
         ("late_rows", counts(queries.iter().map(|q| Some(q.late_rows)))),
         ("bad_rows", counts(queries.iter().map(|q| Some(q.bad_rows)))),
-        ("event_time_lag_ms", Arc::new(queries.iter().map(|q| q.event_time_lag_ms).collect::<Int64Array>()) as ArrayRef),
+        (
+            "event_time_lag_ms",
+            Arc::new(queries.iter().map(|q| q.event_time_lag_ms).collect::<Int64Array>()) as ArrayRef,
+        ),
         ("back_pressure", Arc::new(Float64Array::from_iter_values(queries.iter().map(|q| q.back_pressure)))),
         ("last_checkpoint", counts(queries.iter().map(|q| q.last_checkpoint))),
         ("created_at", times(queries.iter().map(|q| Some(q.created_at_ms)))),

@@ -21,7 +21,11 @@ async fn a_bad_row_is_counted_and_harms_no_other() {
     bytes.extend(b",6\n7,\"quoted, \"\"well\"\"\",7.25\n");
     fs::write(&csv, bytes).unwrap();
     let json = directory.path().join("a.jsonl");
-    fs::write(&json, "{\"id\":1,\"name\":\"good\"}\n{\"id\":\"x\",\"name\":\"bad\"}\nnot json\n{\"id\":2,\n{\"id\":3}\n").unwrap();
+    fs::write(
+        &json,
+        "{\"id\":1,\"name\":\"good\"}\n{\"id\":\"x\",\"name\":\"bad\"}\nnot json\n{\"id\":2,\n{\"id\":3}\n",
+    )
+    .unwrap();
     weir.sql(&format!(
         "CREATE STREAM c (id INT, name TEXT, price DOUBLE PRECISION)
            WITH (connector = 'file', path = '{}', format = 'csv', header = 'true');
@@ -42,7 +46,12 @@ async fn a_bad_row_is_counted_and_harms_no_other() {
     third.push(None);
     assert_same_rows("good JSON rows", weir.sql("SELECT * FROM jv").await, vec![row(&["1", "good"]), third]);
     let counts = weir.sql("SELECT query, count(*) FROM weir.bad_rows GROUP BY query ORDER BY query").await;
-    assert_eq!(counts, vec![row(&["cv", "5"]), row(&["jv", "3"])], "{:?}", weir.sql("SELECT * FROM weir.bad_rows").await);
+    assert_eq!(
+        counts,
+        vec![row(&["cv", "5"]), row(&["jv", "3"])],
+        "{:?}",
+        weir.sql("SELECT * FROM weir.bad_rows").await
+    );
     let reasons = weir.sql("SELECT reason, raw FROM weir.bad_rows WHERE query = 'cv' AND raw LIKE 'two%'").await;
     assert!(reasons[0][0].as_deref().unwrap().contains("id"), "{reasons:?}");
 }
@@ -53,7 +62,9 @@ async fn a_broken_input_is_told_at_once() {
     let mut weir = Weir::start(&directory.path().join("data"));
     let path = |name: &str| directory.path().join(name).display().to_string();
     let create = |file: &str, columns: &str| {
-        format!("CREATE STREAM s ({columns}) WITH (connector = 'file', path = '{file}', format = 'csv', header = 'true')")
+        format!(
+            "CREATE STREAM s ({columns}) WITH (connector = 'file', path = '{file}', format = 'csv', header = 'true')"
+        )
     };
     let (_, message) = weir.sql_error(&create(&path("missing.csv"), "id INT")).await;
     assert!(message.contains("missing.csv"), "{message}");
@@ -157,7 +168,11 @@ async fn a_full_disk_fails_the_query_and_not_the_server() {
     let small = directory.path().join("small");
     fs::create_dir(&small).unwrap();
     let mounted = nix::unistd::geteuid().is_root()
-        && Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&small).status().is_ok_and(|s| s.success());
+        && Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
+            .arg(&small)
+            .status()
+            .is_ok_and(|s| s.success());
     if !mounted {
         eprintln!("SKIPPED: mounting a small tmpfs needs root");
         return;

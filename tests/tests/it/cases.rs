@@ -1,4 +1,4 @@
-//! The oracle suite: every file of `tests/cases` as a batch, as streams, and as streams with crashes.
+//! The oracle suite: every file of `tests/cases` planned, as a batch, as streams, and as streams with crashes.
 //!
 //! `WEIR_UPDATE_CASES=1` writes the batch's answers into the files; `WEIR_CASES=joins` takes one file only.
 
@@ -15,9 +15,10 @@ use sqllogictest::{QueryExpect, Record, StatementExpect, default_normalizer};
 use tokio::sync::Mutex;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::types::{Kind as PgKind, Type};
+use weir_planner::{Catalog, Options, Parallelism, Planner, RelationKind, SqlError, Statement, Target};
 use weir_tests::batch::Batch;
 use weir_tests::cases::{CaseError, CaseFile, Kind, SEPARATOR, files, same_kinds, same_rows, substituted, written};
-use weir_tests::{Row, Weir};
+use weir_tests::{Row, Weir, pg_text};
 
 /// How many files run at once: they mostly wait.
 const AT_ONCE: usize = 3;
@@ -38,6 +39,11 @@ async fn batch() {
     assert!(!all || queries >= 160, "there are {queries} queries only");
     // Read again: they may have been written.
     for_all(|file| run_batch(CaseFile::read(&file.path))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plan() {
+    for_all(run_plans).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,6 +144,107 @@ fn sorted(mut record: Record<Kind>) -> Record<Kind> {
         results.sort();
     }
     record
+}
+
+// Planned only: in a second, and without a server
+
+/// The view that a query becomes.
+const QUERY: &str = "the_query";
+
+struct Plans {
+    planner: Planner,
+    catalog: Catalog,
+}
+
+#[async_trait]
+impl AsyncDB for Plans {
+    type Error = CaseError;
+    type ColumnType = Kind;
+
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<Kind>, CaseError> {
+        let planned = self.plan(&substituted(sql));
+        planned.map_err(|e| {
+            let more =
+                |label: &str, text: Option<String>| text.map_or(String::new(), |text| format!("; {label}{text}"));
+            let text = format!("{} {}{}{}", e.sqlstate, e.message, more("", e.detail), more("hint: ", e.hint));
+            CaseError { state: Some(e.sqlstate.to_owned()), text: text.into() }
+        })
+    }
+
+    async fn shutdown(&mut self) {}
+
+    fn error_sql_state(error: &CaseError) -> Option<String> {
+        error.state.clone()
+    }
+}
+
+impl Plans {
+    fn plan(&mut self, sql: &str) -> Result<DBOutput<Kind>, SqlError> {
+        let (options, parallelism) = (Options::new(), Parallelism { default: 2, max: 128 });
+        for parsed in weir_planner::parse(sql)? {
+            let name = |kind, name: &str| match kind {
+                RelationKind::View => Target::View { name: name.to_owned(), forward: false },
+                _ => Target::Stream { name: name.to_owned() },
+            };
+            let (kind, create) = match &parsed.statement {
+                Statement::CreateStream(create) | Statement::CreateTable(create) => {
+                    let table = matches!(parsed.statement, Statement::CreateTable(_));
+                    let kind = if table { RelationKind::Table } else { RelationKind::Stream };
+                    self.catalog.insert(self.planner.define(kind, create, &options, &parsed.sql)?, None);
+                    continue;
+                }
+                Statement::CreateMaterializedView(create) => (RelationKind::View, create),
+                Statement::CreateStreamAs(create) => (RelationKind::Stream, create),
+                _ => continue,
+            };
+            let planned = self.planner.plan_create(&self.catalog, create, &name(kind, &create.name), parallelism)?;
+            if create.name == QUERY {
+                let types = planned.columns.iter().map(|column| pg_text::kind(&column.field())).collect();
+                return Ok(DBOutput::Rows { types, rows: Vec::new() });
+            }
+            self.catalog.insert(planned.relation(kind, create, &options, &parsed.sql)?, None);
+        }
+        Ok(DBOutput::StatementComplete(0))
+    }
+}
+
+/// The types of all answers, and the refusals, come from plans alone.
+async fn run_plans(file: CaseFile) -> Vec<String> {
+    let db = Arc::new(Mutex::new(Plans { planner: Planner::new(), catalog: Catalog::new() }));
+    let mut runner = runner(&db);
+    runner.with_validator(|_, _, _| true);
+    let mut failures = Vec::new();
+    for item in file.items {
+        let record = match item.record {
+            Record::Statement { ref sql, ref expected, .. } => {
+                // What only a server knows: SELECT, INSERT, names that are taken.
+                let refused = matches!(expected, StatementExpect::Error(_));
+                if refused && !sql.starts_with("CREATE MATERIALIZED VIEW") {
+                    continue;
+                }
+                match item.record {
+                    Record::Statement {
+                        loc,
+                        conditions,
+                        connection,
+                        sql,
+                        expected: StatementExpect::Count(_),
+                        retry,
+                    } => Record::Statement { loc, conditions, connection, sql, expected: StatementExpect::Ok, retry },
+                    other => other,
+                }
+            }
+            Record::Query { loc, conditions, connection, sql, expected, retry } => {
+                let sql = format!("CREATE MATERIALIZED VIEW {QUERY} AS {sql}");
+                Record::Query { loc, conditions, connection, sql, expected, retry }
+            }
+            other => other,
+        };
+        if let Err(error) = runner.run_async(record).await {
+            failures.push(format!("plan: {}", error.display(false)));
+        }
+    }
+    failures
 }
 
 // Streams

@@ -8,7 +8,10 @@ fn check(file: &str, current: &str) {
         std::fs::write(&path, current).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == current, "docs/{file} is not current: run WEIR_UPDATE_DOCS=1 cargo test --release -p weir-tests docs");
+    assert!(
+        written == current,
+        "docs/{file} is not current: run WEIR_UPDATE_DOCS=1 cargo test --release -p weir-tests docs"
+    );
 }
 
 #[test]
@@ -26,7 +29,11 @@ fn the_configuration_reference_is_current() {
             weir_planner::options::Scope::Query => "",
             weir_planner::options::Scope::Server => " Server only: configuration file.",
         };
-        let available = if option.is_available() { "" } else { " **In this version only the default has an effect; other values are refused.**" };
+        let available = if option.is_available() {
+            ""
+        } else {
+            " **In this version only the default has an effect; other values are refused.**"
+        };
         let values = match option.kind {
             weir_planner::options::Kind::Enum(values) => values.join(", "),
             _ => option.unit().to_owned(),

@@ -96,7 +96,12 @@ pub fn queries(late: &Path, interval: &str) -> String {
 
 /// DataFusion's answers, by view; `late` is the sink's.
 /// `in_time` tells the rows that come before their day's window is closed.
-pub async fn expected(flights: &Path, weather: &Path, planes: &Path, in_time: &str) -> BTreeMap<&'static str, Vec<Row>> {
+pub async fn expected(
+    flights: &Path,
+    weather: &Path,
+    planes: &Path,
+    in_time: &str,
+) -> BTreeMap<&'static str, Vec<Row>> {
     let context = oracle::flights(flights, weather, planes, &sample("airlines.csv")).await;
     let mut answers = BTreeMap::new();
     for pair in PAIRS {

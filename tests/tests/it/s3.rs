@@ -111,7 +111,7 @@ async fn the_flights_tour_survives_a_kill_and_the_loss_of_the_disk() {
     weir.kill();
     weir.run();
     weir.wait_finished().await;
-    let expected = expected(&flights, &weather, &planes).await;
+    let expected = expected(&flights, &weather, &planes, "true").await;
     check(&weir, &late, &expected).await;
     let urls = weir.sql("SELECT DISTINCT manifest FROM weir.checkpoints WHERE manifest IS NOT NULL").await;
     assert!(!urls.is_empty());

@@ -4,9 +4,7 @@ use futures::StreamExt;
 use weir_tests::{Weir, assert_same_rows};
 
 fn cells(rows: &[&[&str]]) -> Vec<weir_tests::Row> {
-    rows.iter()
-        .map(|row| row.iter().map(|cell| (*cell != "NULL").then(|| (*cell).to_owned())).collect())
-        .collect()
+    rows.iter().map(|row| row.iter().map(|cell| (*cell != "NULL").then(|| (*cell).to_owned())).collect()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,7 +15,11 @@ async fn rows_of_a_table_are_read_back_changed_and_survive_a_kill() {
     weir.sql("INSERT INTO accounts VALUES (1, 'Ada', 10.50), (2, 'Bob', 20)").await;
     weir.sql("INSERT INTO accounts (owner, id) VALUES ('Cyd', 3)").await;
     let all = "SELECT * FROM accounts";
-    assert_same_rows("inserted", weir.sql(all).await, cells(&[&["1", "Ada", "10.50"], &["2", "Bob", "20.00"], &["3", "Cyd", "0.00"]]));
+    assert_same_rows(
+        "inserted",
+        weir.sql(all).await,
+        cells(&[&["1", "Ada", "10.50"], &["2", "Bob", "20.00"], &["3", "Cyd", "0.00"]]),
+    );
     weir.sql("UPDATE accounts SET balance = balance + 5 WHERE id <= 2").await;
     weir.sql("DELETE FROM accounts WHERE owner = 'Cyd'").await;
     weir.sql("UPDATE accounts SET id = 7 WHERE id = 2").await;
@@ -137,7 +139,8 @@ async fn rows_posted_over_http_are_durable_and_counted_once() {
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
         answer.json::<serde_json::Value>().await.unwrap()
     };
-    let receipt = post("first", "{\"who\":\"ada\",\"n\":1}\n{\"who\":\"bob\",\"n\":\"many\"}\n{\"who\":\"ada\",\"n\":2}\n").await;
+    let receipt =
+        post("first", "{\"who\":\"ada\",\"n\":1}\n{\"who\":\"bob\",\"n\":\"many\"}\n{\"who\":\"ada\",\"n\":2}\n").await;
     assert_eq!((receipt["rows"].as_u64(), receipt["bad_rows"].as_u64()), (Some(2), Some(1)), "{receipt}");
     weir.kill();
     weir.run();
