@@ -90,7 +90,8 @@ impl Engine {
         let created_at_ms = created_at(&job);
         let query = Arc::new(RunningQuery { relation, job, handle, created_at_ms });
         self.queries.running.write().insert(query.relation.name.clone(), Arc::clone(&query));
-        self.follow_to_the_end(&query);
+        let logs = entry.forward || query.relation.kind == RelationKind::Stream;
+        self.follow_to_the_end(&query, logs);
         Ok(query)
     }
 
@@ -108,19 +109,20 @@ impl Engine {
     }
 
     /// When a bounded query has finished, its log ends too, and whoever reads the log finishes in turn.
-    fn follow_to_the_end(self: &Arc<Self>, query: &Arc<RunningQuery>) {
+    /// `logs`: whether this run writes the log; one that was started without, and finishes while it is being replaced,
+    /// must not end what its successor has yet to write.
+    fn follow_to_the_end(self: &Arc<Self>, query: &Arc<RunningQuery>, logs: bool) {
+        if !logs {
+            return;
+        }
         let mut status = query.handle.status();
         let (engine, job, name) = (Arc::downgrade(self), query.job.clone(), query.relation.name.clone());
-        let is_stream = query.relation.kind == RelationKind::Stream;
         tokio::spawn(async move {
             if status.wait_for(|s| matches!(s, JobStatus::Finished)).await.is_err() {
                 return;
             }
             let Some(engine) = engine.upgrade() else { return };
-            let forwards = engine.catalog.current().entry(&name).is_some_and(|e| e.forward);
-            if (is_stream || forwards)
-                && let Err(error) = engine.end_log(&job).await
-            {
+            if let Err(error) = engine.end_log(&job).await {
                 tracing::error!(query = %name, %error, "the end of the log could not be written; readers will wait");
             }
         });
@@ -192,8 +194,11 @@ impl Engine {
         }
         let relation = name.to_owned();
         let catalog = self.catalog.change(|_| Ok(CatalogChange::Forward { relation })).await?;
-        if let Some(query) = self.queries.get(name) {
-            query.handle.stop(StopMode::WithCheckpoint).await.map_err(from_runtime)?;
+        if let Some(query) = self.queries.get(name)
+            && let Err(error) = query.handle.stop(StopMode::WithCheckpoint).await
+            && !query.handle.status().borrow().is_over()
+        {
+            return Err(from_runtime(error));
         }
         let Some(entry) = catalog.entry(name) else { return Ok(()) };
         self.start_query(&catalog, entry).await?;

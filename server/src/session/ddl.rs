@@ -1,5 +1,7 @@
 //! CREATE and DROP, and what is done to running queries.
 
+use std::time::Duration;
+
 use weir_connectors::Role;
 use weir_planner::statement::{CreateQuery, CreateRelation, Drop, ObjectKind, QueryAction};
 use weir_planner::{ErrorKind, Parsed, RelationKind, SqlError, Statement, Target};
@@ -8,6 +10,9 @@ use weir_runtime::source::SourceRequest;
 use super::{Outcome, Session};
 use crate::engine::is_connector;
 use crate::error::from_runtime;
+
+/// How long CREATE STREAM waits for the first rows of its input, which show whether it can be read.
+const FIRST_ROWS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Session {
     /// `CREATE STREAM` and `CREATE TABLE` with columns.
@@ -36,7 +41,13 @@ impl Session {
                 let projection = (0..declared.fields().len()).collect();
                 let request = SourceRequest { relation: relation.name.clone(), declared, projection };
                 let source = self.engine.open_connector(&relation.connector, &request).map_err(from_runtime)?;
-                source.discover(&[], 1).await.map_err(from_runtime)?;
+                let mut splits = source.discover(&[], 1).await.map_err(from_runtime)?;
+                splits.truncate(1);
+                let mut reader = source.reader(splits).await.map_err(from_runtime)?;
+                // A source that has nothing yet has nothing to complain of either.
+                if let Ok(first) = tokio::time::timeout(FIRST_ROWS_PATIENCE, reader.next()).await {
+                    first.map_err(from_runtime)?;
+                }
             }
         }
         if table && relation.key.is_empty() {
