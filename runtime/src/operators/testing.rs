@@ -280,11 +280,6 @@ impl Harness {
         self.try_batch(input, text).expect("a batch");
     }
 
-    pub(crate) fn push(&mut self, input: usize, chunk: Chunk) {
-        self.operator.batch(input, chunk, &mut self.out).expect("a batch");
-        self.collect();
-    }
-
     pub(crate) fn watermark(&mut self, time: i64) {
         self.operator.watermark(EventTime(time), &mut self.out).expect("a watermark");
         self.collect();
