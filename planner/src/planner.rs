@@ -51,6 +51,7 @@ impl Planner {
         parallelism: Parallelism,
     ) -> Result<Planned> {
         let emit = query.emit.unwrap_or(Emit::Changes);
+        refuse::repeated_names(&query.ast)?;
         let analysed = self.context.plan(catalog, &query.ast)?;
         refuse::check(&analysed)?;
         let plan = self.context.optimize(analysed)?;

@@ -1,11 +1,16 @@
 //! What cannot run as a stream: the clause, why, and what to write instead.
 
+use std::collections::BTreeSet;
+
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::expr::{AggregateFunction, ScalarFunction};
 use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Volatility};
 
+use sqlparser::ast;
+
 use crate::error::{ErrorKind, Result, SqlError};
 use crate::from_datafusion;
+use crate::types::fold;
 
 fn refused(message: impl Into<String>, hint: impl Into<String>) -> SqlError {
     SqlError::new(ErrorKind::NOT_STREAMABLE, message).hint(hint)
@@ -197,4 +202,29 @@ pub(crate) fn subquery_under_or() -> SqlError {
         "IN and EXISTS under OR, or as a value, are not available in continuous queries in this version",
         "write a LEFT JOIN and test the joined column for NULL",
     )
+}
+
+/// Two columns of the result that are written with the same name. DataFusion would call the name ambiguous, as if it
+/// had been read.
+pub(crate) fn repeated_names(query: &ast::Query) -> Result<()> {
+    let ast::SetExpr::Select(select) = query.body.as_ref() else { return Ok(()) };
+    let mut names = BTreeSet::new();
+    for item in &select.projection {
+        let ident = match item {
+            ast::SelectItem::ExprWithAlias { alias, .. } => Some(alias),
+            ast::SelectItem::UnnamedExpr(ast::Expr::Identifier(ident)) => Some(ident),
+            ast::SelectItem::UnnamedExpr(ast::Expr::CompoundIdentifier(idents)) => idents.last(),
+            _ => None,
+        };
+        if let Some(name) = ident.map(fold)
+            && !names.insert(name.clone())
+        {
+            return Err(SqlError::new(
+                ErrorKind::DUPLICATE_COLUMN,
+                format!("column \"{name}\" is in the result twice"),
+            )
+            .hint("leave one of them out, or give it another name with AS"));
+        }
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
 use weir_runtime::job::JobStatus;
 use weir_runtime::message::Chunk;
 use weir_runtime::rejects::Rejects;
-use weir_storage::{LogAppender, LogEntry, LogSeq};
+use weir_storage::{JobId, LogAppender, LogEntry, LogSeq};
 
 use super::{Engine, IngestReceipt, is_connector};
 use crate::error::{from_runtime, from_storage};
@@ -33,11 +33,13 @@ struct Input {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// The entry that the table's upkeep has last been given.
     delivered: watch::Sender<LogSeq>,
+    /// Entries up to here were acknowledged by a process before this one; readers wait for them.
+    inherited: Option<LogSeq>,
 }
 
 impl Default for Input {
     fn default() -> Self {
-        Self { appender: None, turn: Arc::default(), delivered: watch::Sender::new(LogSeq(0)) }
+        Self { appender: None, turn: Arc::default(), delivered: watch::Sender::new(LogSeq(0)), inherited: None }
     }
 }
 
@@ -52,6 +54,28 @@ impl Ingest {
 }
 
 impl Engine {
+    /// Remembers what was acknowledged before this process started: its last checkpoint may be older, and a reader must
+    /// not see less than a writer was told.
+    pub(super) async fn inherit_rows(&self, table: &str, job: &JobId) -> Result<(), SqlError> {
+        let head = self.input_log(job).head().await.map_err(from_storage)?;
+        if head > LogSeq(0) {
+            self.ingest.relations.lock().entry(table.to_owned()).or_default().inherited = Some(head);
+        }
+        Ok(())
+    }
+
+    /// Waits until rows that were acknowledged before this process started can be read.
+    pub(super) async fn wait_for_inherited_rows(&self, table: &str) {
+        let inherited = self.ingest.relations.lock().get(table).and_then(|input| input.inherited);
+        let Some(seq) = inherited else { return };
+        for notice in self.wait_until_visible(table, seq).await {
+            tracing::warn!(table, notice, "reading what there is");
+        }
+        if let Some(input) = self.ingest.relations.lock().get_mut(table) {
+            input.inherited = None;
+        }
+    }
+
     /// The lock under which a table is read and written by one statement.
     pub(crate) fn writer(&self, relation: &str) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(&self.ingest.relations.lock().entry(relation.to_owned()).or_default().turn)

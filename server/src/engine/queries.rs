@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use parking_lot::RwLock;
@@ -16,6 +17,9 @@ use super::resolver::EngineResolver;
 use super::status::status_name;
 use super::{Engine, job_options};
 use crate::error::{from_runtime, from_storage};
+
+/// How long a statement waits for a query that it made restart.
+const CHANGE_OVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// All running queries by name.
 #[derive(Default)]
@@ -51,6 +55,9 @@ impl Engine {
             let Some(entry) = catalog.entry(&relation.name) else { continue };
             if !has_job(&relation) {
                 continue;
+            }
+            if let (RelationKind::Table, Some(job)) = (relation.kind, &entry.job) {
+                self.inherit_rows(&relation.name, &JobId(job.clone())).await?;
             }
             if let Err(error) = self.start_query(&catalog, entry).await {
                 // One query that cannot be planned (a connector that is gone, a function of another version) must not
@@ -201,7 +208,16 @@ impl Engine {
             return Err(from_runtime(error));
         }
         let Some(entry) = catalog.entry(name) else { return Ok(()) };
+        let before = self.views.get(name).and_then(|view| view.handle.snapshot()).map(|cut| cut.epoch);
         self.start_query(&catalog, entry).await?;
+        // Readers change over to the new run before the statement answers, so that a subscription made after it lasts.
+        if let Some(view) = self.views.get(name) {
+            let mut epochs = view.handle.epochs();
+            let changed_over = epochs.wait_for(|epoch| epoch.is_some() && *epoch != before);
+            if tokio::time::timeout(CHANGE_OVER_PATIENCE, changed_over).await.is_err() {
+                tracing::warn!(query = name, "its restart takes long; it goes on in the background");
+            }
+        }
         Ok(())
     }
 

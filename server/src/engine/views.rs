@@ -67,6 +67,7 @@ impl Engine {
 
     /// A snapshot of a view, waiting for its first one when the query has only just started.
     pub(crate) async fn snapshot(&self, name: &str, view: &ReadableView) -> Result<ViewSnapshot, SqlError> {
+        self.wait_for_inherited_rows(name).await;
         let mut epochs = view.handle.epochs();
         let ready = async {
             loop {
