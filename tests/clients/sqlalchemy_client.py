@@ -41,8 +41,11 @@ titles = sa.Table("titles", metadata, autoload_with=engine)
 check("reflected view", [c.name for c in titles.columns], ["title", "n"])
 
 with engine.connect() as db:
-    db.execute(article.insert(), [{"id": 1, "part": 1, "title": "one", "price": 1.5}, {"id": 1, "part": 2, "title": "one"},
-                                  {"id": 2, "part": 1, "title": "two", "weight": 2.5}])
+    db.execute(article.insert(), [
+        {"id": 1, "part": 1, "title": "one", "price": 1.5, "weight": None},
+        {"id": 1, "part": 2, "title": "one", "price": None, "weight": None},
+        {"id": 2, "part": 1, "title": "two", "price": None, "weight": 2.5},
+    ])
     rows = db.execute(sa.select(article.c.part, article.c.title).where(article.c.id == 1).order_by(article.c.part)).all()
     check("rows", [tuple(r) for r in rows], [(1, "one"), (2, "one")])
     check("aggregate", db.execute(sa.select(sa.func.sum(article.c.weight)).select_from(article)).scalar(), 2.5)

@@ -143,7 +143,7 @@ fn query() -> impl Strategy<Value = String> {
             "x.k = y.k AND x.s = y.s",
             "x.k = y.k AND x.n < y.n",
             "x.k = y.k AND x.d > 0",
-            "x.k IS NOT DISTINCT FROM y.k AND x.b",
+            "(x.k IS NOT DISTINCT FROM y.k) AND x.b",
         ])
     };
     let keys = || select(vec!["k", "s", "b", "k, s", "n", "d", "k, b, s"]);
