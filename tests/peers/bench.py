@@ -65,10 +65,12 @@ def main():
         if not (data / "done").exists():
             shutil.rmtree(data, ignore_errors=True)
             subprocess.run(
-                [args.weir, "nexmark", "--out", str(data), "--events", str(events), "--parts", str(args.parallelism),
-                 "--only", "bid"],
+                [args.weir, "nexmark", "--out", str(data), "--events", str(events), "--parts", str(args.parallelism)],
                 check=True,
             )
+            (data / "bids").mkdir()
+            for file in data.glob("bids-*.jsonl"):
+                file.rename(data / "bids" / file.name)
             (data / "done").touch()
         files = data / "bids"
         for query in args.only.split(","):
