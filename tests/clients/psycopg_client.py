@@ -84,7 +84,11 @@ with psycopg.connect(dsn) as db:
 
 # FETCH over a subscription: the rows that stand, then each change.
 with psycopg.connect(dsn, autocommit=True) as writer, psycopg.connect(dsn) as db:
-    db.execute("DECLARE changes CURSOR FOR SUBSCRIBE TO (SELECT id, name FROM item WHERE id < 100)")
+    writer.execute("CREATE MATERIALIZED VIEW short AS SELECT id, name FROM item")
+    until = time.monotonic() + 60
+    while writer.execute("SELECT count(*) FROM short").fetchone() != (3,) and time.monotonic() < until:
+        time.sleep(0.01)
+    db.execute("DECLARE changes CURSOR FOR SUBSCRIBE TO short")
 
     def changes(count):
         got, until = [], time.monotonic() + 60
