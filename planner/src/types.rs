@@ -10,8 +10,8 @@
 //! | BOOLEAN, DATE, BYTEA | Boolean, Date32, Binary |
 //! | TIME, TIMESTAMP, TIMESTAMPTZ | Time64(µs), Timestamp(µs), Timestamp(µs, UTC) |
 //! | INTERVAL | Interval(MonthDayNano) |
-//! | T[], ARRAY<T> | List |
-//! | STRUCT<a T, …> | Struct |
+//! | `T[]`, `ARRAY<T>` | List |
+//! | `STRUCT<a T, …>` | Struct |
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Arrow columns as PostgreSQL values, text and binary.
 //!
-//! A batch's columns are looked at once ([`Cells`]); then each row is written straight into the message. Timestamps
+//! A batch's columns are looked at once (`Cells`); then each row is written straight into the message. Timestamps
 //! with a time zone are always shown in UTC, which is the time zone that the server announces.
 
 mod binary;
