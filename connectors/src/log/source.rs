@@ -83,9 +83,13 @@ impl Source for LogSource {
             };
             next = Some((split.id, position));
         }
-        if next.is_some() {
+        if let Some((_, position)) = &next {
             // Learns the head, which the watch then follows.
             self.log.head().await?;
+            if let Some(delivered) = &self.delivered {
+                // What the restored state holds was handed over by an earlier run.
+                delivered.send_replace(LogSeq(position.entry.0.saturating_sub(1)));
+            }
         }
         Ok(Box::new(LogReader {
             projected: self.request.projected()?,
