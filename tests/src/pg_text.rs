@@ -38,8 +38,7 @@ pub fn kind(field: &Field) -> Kind {
 
 fn cell(column: &dyn Array, i: usize) -> Option<String> {
     use arrow::datatypes as t;
-    // A column of type Null has no bits that say so.
-    if column.is_null(i) || column.data_type() == &DataType::Null {
+    if column.is_null(i) {
         return None;
     }
     Some(match column.data_type() {
