@@ -38,7 +38,8 @@ pub fn kind(field: &Field) -> Kind {
 
 fn cell(column: &dyn Array, i: usize) -> Option<String> {
     use arrow::datatypes as t;
-    if column.is_null(i) {
+    // A column of type Null has no bits that say so.
+    if column.is_null(i) || column.data_type() == &DataType::Null {
         return None;
     }
     Some(match column.data_type() {

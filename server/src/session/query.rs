@@ -9,13 +9,14 @@ use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement as DfStatement;
 use sqlparser::ast;
+use weir_planner::error::nearest;
 use weir_planner::statement::{Insert, Query};
 use weir_planner::{ErrorKind, Parsed, SqlError};
 use weir_runtime::graph::Emit;
 
 use super::{Description, Outcome, Session};
 use crate::error::from_datafusion;
-use crate::serving::statement_context;
+use crate::serving::{DATABASE, statement_context};
 
 impl Session {
     pub(super) async fn select(
@@ -73,7 +74,24 @@ impl Session {
 /// Plans a batch query.
 pub(super) async fn plan(context: &SessionContext, query: &ast::Query) -> Result<LogicalPlan, SqlError> {
     let statement = ast::Statement::Query(Box::new(query.clone()));
-    context.state().statement_to_plan(DfStatement::Statement(Box::new(statement))).await.map_err(from_datafusion)
+    let planned = context.state().statement_to_plan(DfStatement::Statement(Box::new(statement))).await;
+    planned.map_err(|error| named(context, from_datafusion(error)))
+}
+
+/// An unknown relation as the catalog tells it, with the nearest name, rather than as DataFusion does.
+fn named(context: &SessionContext, error: SqlError) -> SqlError {
+    let given = error.message.strip_prefix("table '").and_then(|rest| rest.split('\'').next());
+    let Some(given) = given.filter(|_| error.is(ErrorKind::UNDEFINED_RELATION)) else { return error };
+    let mut parts = given.rsplit('.');
+    let (name, schema) = (parts.next().unwrap_or_default(), parts.next().unwrap_or("public"));
+    let known = context.catalog(DATABASE).and_then(|c| c.schema(schema)).map(|s| s.table_names()).unwrap_or_default();
+    let shown = if schema == "public" { name.to_owned() } else { format!("{schema}.{name}") };
+    let hint = match nearest(name, known.iter().map(String::as_str)) {
+        Some(near) if schema == "public" => format!("did you mean \"{near}\"?"),
+        Some(near) => format!("did you mean {schema}.{near}?"),
+        None => "SHOW STREAMS, SHOW TABLES and SHOW VIEWS list what there is".to_owned(),
+    };
+    SqlError::new(ErrorKind::UNDEFINED_RELATION, format!("relation \"{shown}\" does not exist")).hint(hint)
 }
 
 /// Puts values for `$1`, `$2`, ….

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sqllogictest::runner::{AsyncDB, DBOutput, Runner, update_record_with_output};
-use sqllogictest::{QueryExpect, Record, StatementExpect, default_normalizer};
+use sqllogictest::{QueryExpect, Record, RecordOutput, StatementExpect, default_normalizer};
 use tokio::sync::Mutex;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::types::{Kind as PgKind, Type};
@@ -99,11 +99,19 @@ fn batch_record(item: &weir_tests::cases::Item) -> Option<(Record<Kind>, bool)> 
     Some((record, true))
 }
 
+/// The items in the order in which the batch runs them: a query's answer is what its view shows in the end, so that all
+/// statements come first.
+fn in_batch_order(file: &CaseFile) -> impl Iterator<Item = (usize, &weir_tests::cases::Item)> {
+    let query = |item: &weir_tests::cases::Item| matches!(item.record, Record::Query { .. });
+    let items = || file.items.iter().enumerate();
+    items().filter(move |(_, item)| !query(item)).chain(items().filter(move |(_, item)| query(item)))
+}
+
 async fn run_batch(file: CaseFile) -> Vec<String> {
     let db = Arc::new(Mutex::new(BatchDb { batch: Batch::default(), verbatim: false }));
     let mut runner = runner(&db);
     let mut failures = Vec::new();
-    for item in &file.items {
+    for (_, item) in in_batch_order(&file) {
         let Some((record, verbatim)) = batch_record(item) else { continue };
         db.lock().await.verbatim = verbatim;
         if let Err(error) = runner.run_async(record).await {
@@ -116,25 +124,25 @@ async fn run_batch(file: CaseFile) -> Vec<String> {
 async fn update(file: &CaseFile) {
     let db = Arc::new(Mutex::new(BatchDb { batch: Batch::default(), verbatim: false }));
     let mut runner = runner(&db);
-    let mut text = String::new();
-    for item in &file.items {
-        let mut record = item.record.clone();
-        if let Some((batch, verbatim)) = batch_record(item) {
-            db.lock().await.verbatim = verbatim;
-            let output = runner.apply_record(batch).await;
-            if let sqllogictest::RecordOutput::Query { error: Some(error), .. } = &output {
-                panic!("{}: {record}\n{error}", file.path.display());
+    let mut records: Vec<Record<Kind>> = file.items.iter().map(|item| item.record.clone()).collect();
+    for (i, item) in in_batch_order(file) {
+        let Some((batch, verbatim)) = batch_record(item) else { continue };
+        db.lock().await.verbatim = verbatim;
+        let record = &item.record;
+        let output = runner.apply_record(batch).await;
+        match &output {
+            RecordOutput::Query { error: Some(error), .. } | RecordOutput::Statement { error: Some(error), .. } => {
+                panic!("{}: {record}\n{error}", file.path.display())
             }
-            if let Record::Query { .. } = record {
+            RecordOutput::Query { .. } => {
                 let updated =
-                    update_record_with_output(&record, &output, SEPARATOR, same_rows, default_normalizer, same_kinds);
-                record = sorted(updated.unwrap_or(record));
-            } else if let sqllogictest::RecordOutput::Statement { error: Some(error), .. } = &output {
-                panic!("{}: {record}\n{error}", file.path.display());
+                    update_record_with_output(record, &output, SEPARATOR, same_rows, default_normalizer, same_kinds);
+                records[i] = sorted(updated.unwrap_or_else(|| record.clone()));
             }
+            _ => {}
         }
-        text.push_str(&format!("{record}\n"));
     }
+    let text: String = records.iter().map(|record| format!("{record}\n")).collect();
     std::fs::write(&file.path, format!("{}\n", text.trim_end())).unwrap();
 }
 

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::TryStreamExt;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode};
 use weir_tests::process::{PATIENCE, binary, free_port};
 use weir_tests::{Weir, assert_same_rows, root, sample};
 
@@ -57,6 +60,13 @@ impl S3 {
         ]
     }
 
+    /// The bucket, through a client of its own.
+    fn objects(&self) -> AmazonS3 {
+        let builder = AmazonS3Builder::new().with_bucket_name("weir-test").with_endpoint(&self.endpoint);
+        let builder = builder.with_access_key_id("weir").with_secret_access_key("secret").with_region("us-east-1");
+        builder.with_allow_http(true).build().unwrap()
+    }
+
     fn weir(&self, data: &Path) -> Weir {
         let mut weir = Weir::new(data).args(&["--store", STORE, "--parallelism", "2"]);
         for (name, value) in self.environment() {
@@ -77,14 +87,12 @@ impl Drop for S3 {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_creates_an_object_once() {
     let s3 = S3::start().await;
-    let http = reqwest::Client::new();
-    let create = async |body: &'static str| {
-        let request = http.put(format!("{}/weir-test/once", s3.endpoint)).header("If-None-Match", "*").body(body);
-        request.send().await.unwrap().status().as_u16()
-    };
-    assert_eq!((create("first").await, create("second").await), (200, 412));
-    let body = http.get(format!("{}/weir-test/once", s3.endpoint)).send().await.unwrap().text().await.unwrap();
-    assert_eq!(body, "first");
+    let objects = s3.objects();
+    let create = async |body: &'static str| objects.put_opts(&"once".into(), body.into(), PutMode::Create.into()).await;
+    create("first").await.unwrap();
+    let second = create("second").await;
+    assert!(matches!(second, Err(object_store::Error::AlreadyExists { .. })), "{second:?}");
+    assert_eq!(objects.get(&"once".into()).await.unwrap().bytes().await.unwrap(), "first");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,19 +154,18 @@ async fn a_damaged_checkpoint_is_told() {
     let verify =
         || Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
     assert!(verify().status.success());
-    let http = reqwest::Client::new();
-    let listing =
-        http.get(format!("{}/weir-test?list-type=2", s3.endpoint)).send().await.unwrap().text().await.unwrap();
-    let manifest = listing
-        .split("<Key>")
-        .filter_map(|part| part.split_once("</Key>").map(|(key, _)| key))
-        .find(|key| key.ends_with("_metadata"))
-        .unwrap_or_else(|| panic!("no manifest in {listing}"));
-    let url = format!("{}/weir-test/{manifest}", s3.endpoint);
-    let body = http.get(&url).send().await.unwrap().text().await.unwrap();
-    http.put(&url).body(body.replacen("\"job\"", "\"jab\"", 1)).send().await.unwrap();
+    let objects = s3.objects();
+    let listed: Vec<_> = objects.list(None).try_collect().await.unwrap();
+    let manifests = listed.iter().map(|object| &object.location).filter(|path| path.as_ref().ends_with("/_metadata"));
+    let manifest = manifests.last().unwrap_or_else(|| panic!("no manifest among {listed:?}"));
+    let body = objects.get(manifest).await.unwrap().bytes().await.unwrap();
+    let mut damaged = body.to_vec();
+    // One bit in the middle.
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    objects.put(manifest, damaged.into()).await.unwrap();
     let verified = verify();
     let text = format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
     assert!(!verified.status.success(), "{text}");
-    assert!(text.contains(manifest.rsplit('/').nth(1).unwrap()), "{text}");
+    assert!(text.contains(manifest.as_ref()), "{text}");
 }
