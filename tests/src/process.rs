@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -238,7 +239,18 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// A port that nothing listens on at present.
+/// A port that nothing listens on at present, and that nothing else is likely to take: each is given out once, from below
+/// the range that the system takes the ports of outgoing connections from. (A port of the system's choice may be the
+/// local end of another test's connection by the time that the server wants it, or be chosen for two tests.)
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (first, count) = (12_000, 20_000);
+    let start = std::process::id().wrapping_mul(997);
+    loop {
+        let n = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+        let port = (first + n) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
