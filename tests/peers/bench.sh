@@ -21,6 +21,13 @@ jars=$(dirname "$("$cache/flink/bin/python" -c 'import pyflink; print(pyflink.__
 mkdir -p "$cache/runner"
 javac -cp "$jars/*" -d "$cache/runner" "$here/flink/Runner.java"
 
-exec python3 "$here/bench.py" --weir "$target/release/weir" --batch "$target/release/datafusion-batch" \
+python3 "$here/bench.py" --weir "$target/release/weir" --batch "$target/release/datafusion-batch" \
     --flink-classpath "$jars/*:$cache/runner" --cache "$cache" --events "${EVENTS:-8000000}" --runs "${RUNS:-3}" \
     --parallelism "${PARALLELISM:-2}" --out "$here" "$@"
+
+# Reads of a view by its key while its query works off the same files.
+clients=$("$root/tests/services/python.sh")
+for _ in 1 2 3; do
+    "$clients/python" "$here/point_reads.py" --weir "$target/release/weir" --work "$cache/work" \
+        --data "$cache/bids-${EVENTS:-8000000}/bids" --parallelism "${PARALLELISM:-2}" | tee -a "$here/results.md"
+done

@@ -1,2 +1,2 @@
-CREATE TABLE result (bidder BIGINT, window_start TIMESTAMP(3), n BIGINT) WITH ('connector' = 'blackhole');
-INSERT INTO result SELECT bidder, window_start, count(*) FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(date_time), INTERVAL '10' SECOND)) GROUP BY bidder, window_start, window_end;
+CREATE TABLE answers (bidder BIGINT, window_start TIMESTAMP(3), n BIGINT) WITH ('connector' = 'blackhole');
+INSERT INTO answers SELECT bidder, window_start, count(*) FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(date_time), INTERVAL '10' SECOND)) GROUP BY bidder, window_start, window_end;
