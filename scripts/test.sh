@@ -16,9 +16,6 @@ if git grep -nE 'todo!\(|unimplemented!\(|\bdbg!\(' -- '*.rs' ':!tests'; then
     exit 1
 fi
 
-step "build"
-cargo build --release --locked --workspace --all-targets
-
 step "clippy"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
@@ -27,6 +24,9 @@ RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --
 
 step "dashboard"
 scripts/check-web.sh
+
+step "build"
+cargo build --release --locked --workspace --all-targets
 
 step "tests"
 cargo test --release --locked --workspace --no-fail-fast 2>&1 | tee "$log"

@@ -11,7 +11,7 @@
 //! | TIME, TIMESTAMP, TIMESTAMPTZ | Time64(µs), Timestamp(µs), Timestamp(µs, UTC) |
 //! | INTERVAL | Interval(MonthDayNano) |
 //! | `T[]`, `ARRAY<T>` | List |
-//! | `STRUCT<a T, …>` | Struct |
+//! | `STRUCT<a T, …>`, `STRUCT(a T, …)` | Struct |
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, TimeUnit};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sqlparser::ast::{self, ArrayElemTypeDef, ExactNumberInfo, TimezoneInfo};
-use sqlparser::dialect::GenericDialect;
-use sqlparser::parser::Parser;
+use sqlparser::dialect::{Dialect, DuckDbDialect, GenericDialect};
+use sqlparser::parser::{Parser, ParserError};
 
 use crate::error::{ErrorKind, Result, SqlError, nearest};
 
@@ -111,19 +111,20 @@ const NAMES: &[&str] = &[
 ];
 
 impl SqlType {
-    /// Reads a type's name: `numeric(10, 2)`, `timestamp with time zone`, `int[]`, `struct<a int, b text>`.
+    /// Reads a type's name: `numeric(10, 2)`, `timestamp with time zone`, `int[]`, `struct<a int, b text>`,
+    /// `struct(a int, b text)`.
     pub fn parse(text: &str) -> Result<Self> {
-        let parsed = Parser::new(&GenericDialect {})
-            .try_with_sql(text)
-            .and_then(|mut parser| {
-                let data_type = parser.parse_data_type()?;
-                parser.expect_token(&sqlparser::tokenizer::Token::EOF)?;
-                Ok(data_type)
-            })
-            .map_err(|e| {
-                SqlError::new(ErrorKind::UNDEFINED_TYPE, format!("\"{text}\" is not a type")).detail(e.to_string())
-            })?;
-        Self::from_ast(&parsed)
+        let in_dialect = |dialect: &dyn Dialect| {
+            let mut parser = Parser::new(dialect).try_with_sql(text)?;
+            let data_type = parser.parse_data_type()?;
+            parser.expect_token(&sqlparser::tokenizer::Token::EOF)?;
+            Ok::<_, ParserError>(data_type)
+        };
+        // DuckDB's dialect has `struct(a int, b text)` with parentheses, which many know it by.
+        let parsed = in_dialect(&GenericDialect {}).or_else(|e| in_dialect(&DuckDbDialect {}).map_err(|_| e));
+        Self::from_ast(&parsed.map_err(|e| {
+            SqlError::new(ErrorKind::UNDEFINED_TYPE, format!("\"{text}\" is not a type")).detail(e.to_string())
+        })?)
     }
 
     /// From sqlparser's type.

@@ -35,6 +35,7 @@ pub struct Weir {
     pub http_port: u16,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    started_in: Option<PathBuf>,
 }
 
 impl Weir {
@@ -47,6 +48,7 @@ impl Weir {
             http_port: free_port(),
             arguments: Vec::new(),
             environment: Vec::new(),
+            started_in: None,
         }
     }
 
@@ -54,6 +56,13 @@ impl Weir {
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|a| (*a).to_owned()));
+        self
+    }
+
+    /// Starts in `directory`, from which relative paths count.
+    #[must_use]
+    pub fn started_in(mut self, directory: &Path) -> Self {
+        self.started_in = Some(directory.to_path_buf());
         self
     }
 
@@ -81,7 +90,11 @@ impl Weir {
     pub fn try_run(&mut self) -> bool {
         std::fs::create_dir_all(&self.data).unwrap();
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
-        let child = Command::new(binary())
+        let mut command = Command::new(binary());
+        if let Some(directory) = &self.started_in {
+            command.current_dir(directory);
+        }
+        let child = command
             .arg("serve")
             .arg("--data-dir")
             .arg(&self.data)

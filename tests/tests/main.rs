@@ -10,6 +10,7 @@ mod it {
     pub mod docs;
     pub mod flights;
     pub mod properties;
+    pub mod readme;
     pub mod s3;
     pub mod tables;
 }

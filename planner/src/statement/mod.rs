@@ -283,10 +283,10 @@ pub enum Show {
         /// One query, or all.
         query: Option<String>,
     },
-    /// `SHOW CREATE kind name`.
+    /// `SHOW CREATE [kind] name`.
     Create {
-        /// What kind.
-        kind: ObjectKind,
+        /// What kind it is said to be.
+        kind: Option<ObjectKind>,
         /// Which one.
         name: String,
     },

@@ -68,6 +68,10 @@ fn dispatch(mut cursor: Cursor<'_>) -> Result<Statement> {
         "DROP" => show::drop(cursor),
         "ALTER" => alter(cursor),
         "CHECKPOINT" => {
+            // QUERY is a name too: `CHECKPOINT query` alone.
+            if cursor.remaining() > 1 {
+                cursor.eat("QUERY");
+            }
             let query = cursor.name("the name of a query")?;
             done(&cursor, Statement::Checkpoint { query })
         }

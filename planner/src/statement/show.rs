@@ -32,10 +32,8 @@ pub(super) fn show(mut cursor: Cursor<'_>) -> Result<Statement> {
         return Ok(Statement::Show(Show::Checkpoints { query }));
     }
     if cursor.eat("CREATE") {
-        let Some(kind) = object_kind(&mut cursor) else {
-            return Err(cursor.expected("STREAM, TABLE, MATERIALIZED VIEW or SINK"));
-        };
-        let name = cursor.name(&format!("the name of a {}", kind.name()))?;
+        let kind = object_kind(&mut cursor);
+        let name = cursor.name(&format!("the name of a {}", kind.map_or("relation", ObjectKind::name)))?;
         cursor.finish()?;
         return Ok(Statement::Show(Show::Create { kind, name }));
     }

@@ -44,10 +44,11 @@ impl Session {
         ])
     }
 
-    fn show_create(&self, kind: ObjectKind, name: &str) -> Result<RecordBatch, SqlError> {
+    fn show_create(&self, kind: Option<ObjectKind>, name: &str) -> Result<RecordBatch, SqlError> {
         let catalog = self.engine.catalog();
         let relation = catalog.find(name)?;
-        if kind != ObjectKind::Query && ObjectKind::from(relation.kind) != kind {
+        let mistaken = |kind: &ObjectKind| *kind != ObjectKind::Query && ObjectKind::from(relation.kind) != *kind;
+        if let Some(kind) = kind.filter(mistaken) {
             return Err(SqlError::new(
                 ErrorKind::WRONG_KIND,
                 format!("\"{name}\" is a {}, not a {}", relation.kind.name(), kind.name()),

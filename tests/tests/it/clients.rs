@@ -15,7 +15,7 @@ const SETUP: &str =
     CREATE STREAM log (line TEXT, at TIMESTAMPTZ, WATERMARK FOR at AS at - INTERVAL '5 seconds');
     CREATE MATERIALIZED VIEW names AS SELECT name, count(*) AS n FROM item GROUP BY name;";
 
-fn text(output: &Output) -> String {
+pub(super) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -27,7 +27,7 @@ fn service(script: &str) -> String {
 }
 
 /// psql on a server, reading no start-up file.
-fn psql(weir: &Weir) -> Command {
+pub(super) fn psql(weir: &Weir) -> Command {
     let mut command = Command::new(service("psql.sh"));
     let port = weir.sql_port.to_string();
     command.args(["-X", "-h", "127.0.0.1", "-p", &port, "-U", "weir", "-d", "weir", "-v", "ON_ERROR_STOP=1"]);

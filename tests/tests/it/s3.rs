@@ -157,7 +157,7 @@ async fn a_damaged_checkpoint_is_told() {
     let objects = s3.objects();
     let listed: Vec<_> = objects.list(None).try_collect().await.unwrap();
     let manifests = listed.iter().map(|object| &object.location).filter(|path| path.as_ref().ends_with("/_metadata"));
-    let manifest = manifests.last().unwrap_or_else(|| panic!("no manifest among {listed:?}"));
+    let manifest = manifests.max().unwrap_or_else(|| panic!("no manifest among {listed:?}"));
     let body = objects.get(manifest).await.unwrap().bytes().await.unwrap();
     let mut damaged = body.to_vec();
     // One bit in the middle.
