@@ -9,6 +9,7 @@ mod it {
     pub mod crash;
     pub mod docs;
     pub mod flights;
+    pub mod logs;
     pub mod properties;
     pub mod s3;
     pub mod tables;

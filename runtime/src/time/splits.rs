@@ -63,6 +63,11 @@ impl SplitTimes {
         }
     }
 
+    /// `split` itself tells how far it has come. That it does so is no rows, but a sign of life.
+    pub fn told(&mut self, split: &SplitId, watermark: EventTime) {
+        self.rows(split, Some(watermark));
+    }
+
     /// `split` has been read to its end: it no longer holds time back.
     pub fn finished(&mut self, split: &SplitId) {
         if let Some(split) = self.splits.get_mut(split) {
