@@ -54,6 +54,11 @@ impl LogReaders {
         positions
     }
 
+    /// A log is gone.
+    pub(super) fn forget(&self, log: &Log) {
+        self.by_log.lock().remove(&log.url());
+    }
+
     /// Where the retained checkpoints of a query stand in a log, which its dataflow reads in so many places. Empty if
     /// that is not known of each of them: then nothing may go.
     fn positions(&self, log: &Log, query: &str, places: usize) -> Vec<LogSeq> {

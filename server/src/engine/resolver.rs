@@ -120,8 +120,11 @@ impl Engine {
 
     /// Removes the logs of a dropped relation.
     pub(super) async fn delete_logs(&self, job: &JobId) -> Result<(), StorageError> {
-        self.log_of(job).delete_all(&self.fence).await?;
-        self.input_log(job).delete_all(&self.fence).await
+        for log in [self.log_of(job), self.input_log(job)] {
+            self.logs.forget(&log);
+            log.delete_all(&self.fence).await?;
+        }
+        Ok(())
     }
 }
 
