@@ -72,6 +72,10 @@ pub struct Relation {
     /// Event time, if declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watermark: Option<Watermark>,
+    /// Index of the column that is event time because it is so in the query that feeds the relation; its log brings the
+    /// watermark. None if the relation declares one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_time: Option<usize>,
     /// The connector's options from `WITH (…)` (`connector`, `path`, …), without query options. Empty: the relation
     /// is Weir's own log, written by INSERT, HTTP or its query.
     #[serde(default)]
@@ -135,6 +139,12 @@ impl Relation {
     /// Index of a column.
     pub fn column_index(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c.name == name)
+    }
+
+    /// The event-time column with what its watermark is, for people.
+    pub fn event_time(&self) -> Option<(usize, &str)> {
+        let declared = self.watermark.as_ref().map(|watermark| (watermark.column, watermark.expr.as_str()));
+        declared.or(self.event_time.map(|column| (column, "of its query")))
     }
 
     /// Whether SELECT can read it at any moment.

@@ -10,7 +10,7 @@ use crate::catalog::{Column, Relation, RelationKind, Watermark};
 use crate::context::Context;
 use crate::error::{ErrorKind, Result, SqlError, nearest};
 use crate::from_datafusion;
-use crate::options::{Options, parse_duration};
+use crate::options::{Options, RETENTION, parse_duration};
 use crate::statement::{CreateRelation, WatermarkClause};
 use crate::types::SqlType;
 
@@ -41,12 +41,19 @@ pub(crate) fn define(
     let (query_options, mut connector) = options.split(&create.options)?;
     let idle = connector.remove(IDLE_TIMEOUT).map(|text| parse_duration(&text)).transpose()?;
     let idle = idle.or(query_options.duration("table.exec.source.idle-timeout")?).filter(|d| !d.is_zero());
+    let own_log =
+        kind == RelationKind::Stream && matches!(connector.get("connector").map(String::as_str), None | Some("http"));
+    if !own_log && create.options.contains_key(RETENTION) {
+        let what = if kind == RelationKind::Stream { "stream over a connector" } else { kind.name() };
+        return Err(retention_elsewhere(&create.name, what));
+    }
     let mut relation = Relation {
         name: create.name.clone(),
         kind,
         columns,
         key: Vec::new(),
         watermark: None,
+        event_time: None,
         connector,
         query: None,
         reads: Vec::new(),
@@ -75,6 +82,15 @@ pub(crate) fn define(
         relation.watermark = Some(watermark(context, &relation, clause, idle).map_err(|e| at(e, clause.position))?);
     }
     Ok(relation)
+}
+
+/// `retention` where there is no history to keep.
+pub(crate) fn retention_elsewhere(name: &str, what: &str) -> SqlError {
+    SqlError::new(
+        ErrorKind::INVALID_DEFINITION,
+        format!("option \"{RETENTION}\" is for streams that Weir itself keeps, and \"{name}\" is a {what}"),
+    )
+    .hint("leave it out")
 }
 
 fn at(error: SqlError, position: usize) -> SqlError {

@@ -53,7 +53,8 @@ fn traits(graph: &Graph, index: NodeIndex) -> Vec<String> {
     match &node.spec {
         OperatorSpec::Source(source) => {
             if let Some(watermark) = &source.watermark {
-                traits.push(format!("watermark on {}", names(graph, index, &[watermark.column]).join("")));
+                let told = if watermark.expr.is_none() { " from its log" } else { "" };
+                traits.push(format!("watermark on {}{told}", names(graph, index, &[watermark.column]).join("")));
             }
         }
         OperatorSpec::Aggregate(aggregate) => traits.push(

@@ -3,8 +3,9 @@
 use weir_runtime::graph::Graph;
 
 use crate::catalog::{Column, Relation, RelationKind, Watermark};
+use crate::define::retention_elsewhere;
 use crate::error::SqlError;
-use crate::options::Options;
+use crate::options::{Options, RETENTION};
 use crate::statement::CreateQuery;
 
 /// Where the rows of a continuous query go.
@@ -62,6 +63,8 @@ pub struct Planned {
     pub reads: Vec<String>,
     /// Event time of a derived stream, if its statement declares it.
     pub watermark: Option<Watermark>,
+    /// Index of the result's event-time column, of which the query's own watermark speaks.
+    pub event_time: Option<usize>,
 }
 
 impl Planned {
@@ -73,6 +76,9 @@ impl Planned {
         options: &Options,
         definition_sql: &str,
     ) -> Result<Relation, SqlError> {
+        if kind != RelationKind::Stream && create.options.contains_key(RETENTION) {
+            return Err(retention_elsewhere(&create.name, kind.name()));
+        }
         let (query_options, connector) = options.split(&create.options)?;
         Ok(Relation {
             name: create.name.clone(),
@@ -80,6 +86,7 @@ impl Planned {
             columns: self.columns.clone(),
             key: self.key.clone(),
             watermark: self.watermark.clone(),
+            event_time: self.event_time.filter(|_| self.watermark.is_none()),
             connector,
             query: Some(create.query.full_sql()),
             reads: self.reads.clone(),

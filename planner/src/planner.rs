@@ -71,6 +71,7 @@ impl Planner {
             warnings,
             reads: reads.into_iter().collect(),
             watermark: None,
+            event_time: result.props.event_time(),
         })
     }
 
@@ -98,6 +99,7 @@ impl Planner {
                 columns: planned.columns.clone(),
                 key: Vec::new(),
                 watermark: None,
+                event_time: None,
                 connector: Default::default(),
                 query: None,
                 reads: Vec::new(),

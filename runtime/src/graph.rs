@@ -116,12 +116,12 @@ pub struct SourceSpec {
     pub watermark: Option<WatermarkSpec>,
 }
 
-/// `WATERMARK FOR column AS expr`.
+/// Event time of a source: `WATERMARK FOR column AS expr`, or what the splits themselves tell.
 #[derive(Debug, Clone)]
 pub struct WatermarkSpec {
     /// Expression over the source's *output* columns; its maximum so far is the split's watermark. A timestamp in
-    /// microseconds, with or without zone.
-    pub expr: Expr,
+    /// microseconds, with or without zone. None: the splits tell their watermarks, as another query's log does.
+    pub expr: Option<Expr>,
     /// Index of the event-time column in the source's output.
     pub column: usize,
     /// A split without rows for this long no longer holds back event time. `None`: it holds it back for ever.
@@ -230,6 +230,8 @@ pub struct SinkSpec {
     pub changelog: bool,
     /// Whether the relation's own log is written rather than a connector.
     pub log: bool,
+    /// Whether event time goes out with the rows: they have an event-time column, for which the watermark holds.
+    pub event_time: bool,
 }
 
 /// Opens the sources and sinks that a graph names.

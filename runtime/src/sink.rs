@@ -12,6 +12,7 @@ use weir_storage::{CheckpointId, JobId, Subtask};
 
 use crate::error::Result;
 use crate::message::Chunk;
+use crate::time::Progress;
 
 /// A sink as declared: creates writers (one per subtask) and one committer.
 #[async_trait]
@@ -38,6 +39,10 @@ pub struct Prepared {
 pub trait SinkWriter: Send {
     /// Write changes. Nothing of it may be visible to readers before the commit.
     async fn write(&mut self, chunk: Chunk) -> Result<()>;
+
+    /// Event time moved: what was written so far is all there is before it, late rows excepted. Most writers do not
+    /// care.
+    fn progress(&mut self, _progress: Progress) {}
 
     /// Make everything written so far durable, uncommitted.
     async fn prepare(&mut self, checkpoint: CheckpointId) -> Result<Prepared>;

@@ -15,6 +15,7 @@ use crate::graph::NodeIndex;
 use crate::message::Chunk;
 use crate::metrics::OperatorMetrics;
 use crate::sink::SinkWriter;
+use crate::time::Progress;
 
 /// A sink's writer and what it has prepared.
 pub(crate) struct SinkEnd {
@@ -51,6 +52,11 @@ impl SinkEnd {
         self.blocked.add(since.elapsed());
         self.metrics.rows_out.fetch_add(rows, Relaxed);
         written
+    }
+
+    /// Tells how event time moved.
+    pub(crate) fn progress(&mut self, progress: Progress) {
+        self.writer.progress(progress);
     }
 
     /// Prepares all that was written for `checkpoint`.

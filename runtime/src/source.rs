@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::message::EventTime;
 use crate::rejects::BadRow;
 
 /// Stable name of a split within its source: a file's URL and byte range, a partition, a log.
@@ -45,6 +46,16 @@ pub enum SourceEvent {
         /// Rows that could not be read.
         bad: Vec<BadRow>,
     },
+    /// The split itself tells how far its event time has come: all rows before that were given out, late ones
+    /// excepted. It counts where the query has no watermark of its own for the relation.
+    Watermark {
+        /// Which split.
+        split: SplitId,
+        /// The time.
+        watermark: EventTime,
+        /// Where the split stands behind it. Until then it is told again after a restart.
+        position: serde_json::Value,
+    },
     /// The split has no more rows, ever.
     SplitFinished {
         /// Which split.
@@ -73,6 +84,10 @@ pub trait Source: Send + Sync {
 
     /// A reader for one subtask.
     async fn reader(&self, splits: Vec<SplitState>) -> Result<Box<dyn SourceReader>>;
+
+    /// `retained` are the splits as they stand in each checkpoint that is kept. What lies before all of them will not be
+    /// asked for by this query any more. Called when older checkpoints have been removed; must return at once.
+    fn release(&self, _retained: &[Vec<SplitState>]) {}
 }
 
 /// Reads the splits of one subtask.

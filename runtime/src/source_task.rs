@@ -61,12 +61,15 @@ pub(crate) struct SourceColumns {
     exprs: Vec<Expr>,
     schema: SchemaRef,
     watermark: Option<Expr>,
+    /// Whether event time is what the splits tell.
+    told: bool,
 }
 
 impl SourceColumns {
     pub(crate) fn new(spec: &SourceSpec, schema: SchemaRef) -> Self {
-        let watermark = spec.watermark.as_ref().map(|watermark| Arc::clone(&watermark.expr));
-        Self { exprs: spec.columns.clone(), schema, watermark }
+        let watermark = spec.watermark.as_ref().and_then(|watermark| watermark.expr.clone());
+        let told = spec.watermark.as_ref().is_some_and(|watermark| watermark.expr.is_none());
+        Self { exprs: spec.columns.clone(), schema, watermark, told }
     }
 
     /// The source's rows out of what was read, and how far they bring event time.
@@ -258,6 +261,18 @@ impl SourceTask {
                     None => return Err(self.unknown(&split)),
                 }
                 self.rows(&split, &batch, ops).await
+            }
+            SourceEvent::Watermark { split, watermark, position } => {
+                match self.splits.get_mut(&split) {
+                    Some(state) => state.position = position,
+                    None => return Err(self.unknown(&split)),
+                }
+                // It is sent with the next mark, or when there is nothing more to read.
+                if self.columns.told {
+                    self.times.told(&split, watermark);
+                    self.state.read_rows = true;
+                }
+                Ok(())
             }
             SourceEvent::SplitFinished { split } => {
                 match self.splits.get_mut(&split) {

@@ -26,7 +26,7 @@ use crate::metrics::OperatorMetrics;
 use crate::run::{Control, Run, TaskEvent, TaskId, TaskName};
 use crate::sink_task::SinkEnd;
 use crate::tables::{Header, frame};
-use crate::time::InputTimes;
+use crate::time::{InputTimes, Progress};
 use crate::upload::{PendingPart, PendingSnapshotOf};
 
 /// Where what a chain emits goes.
@@ -73,6 +73,8 @@ impl Task {
         for message in emitted.drain(..) {
             match (&mut self.end, message) {
                 (TaskEnd::Sink(sink), Message::Data(chunk)) => sink.write(chunk).await?,
+                (TaskEnd::Sink(sink), Message::Watermark(time)) => sink.progress(Progress::Watermark(time)),
+                (TaskEnd::Sink(sink), Message::Idle) => sink.progress(Progress::Idle),
                 (TaskEnd::Sink(_), _) => {}
                 (TaskEnd::Edges(edges), Message::Data(chunk)) => {
                     if let Some((last, others)) = edges.split_last_mut() {

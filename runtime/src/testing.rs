@@ -84,7 +84,7 @@ pub(crate) fn source_spec(relation: &str) -> OperatorSpec {
 
 pub(crate) fn sink_spec() -> OperatorSpec {
     let relation = "out".to_owned();
-    OperatorSpec::Sink(SinkSpec { relation, schema: number_schema(), changelog: false, log: false })
+    OperatorSpec::Sink(SinkSpec { relation, schema: number_schema(), changelog: false, log: false, event_time: false })
 }
 
 pub(crate) fn materialize_spec() -> OperatorSpec {

@@ -39,5 +39,8 @@ pub use keyed::{
     EncodedKeys, EncodedRows, KeyEncoder, KeyedSnapshot, KeyedState, PendingSnapshot, RowCodec, StateChange, StateFile,
     StateResources, StateTable, TableSnapshot, Visit,
 };
-pub use log::{Log, LogAppender, LogBatch, LogEntry, LogEntryKind, LogEntryMeta, LogPart, LogSeq};
+pub use log::{
+    Log, LogAppender, LogBatch, LogEntry, LogEntryKind, LogEntryMeta, LogExtent, LogPart, LogRetention, LogSeq,
+    OldEntry, decide_trim,
+};
 pub use store::{ObjectInfo, Store};

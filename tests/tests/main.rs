@@ -9,6 +9,7 @@ mod it {
     pub mod crash;
     pub mod docs;
     pub mod flights;
+    pub mod logs;
     pub mod properties;
     pub mod readme;
     pub mod s3;

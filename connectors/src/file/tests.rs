@@ -72,7 +72,7 @@ impl Got {
                 self.splits.insert(split.0.clone(), SplitState { id: split, position, finished: true });
                 true
             }
-            SourceEvent::Idle(_) | SourceEvent::End => false,
+            SourceEvent::Watermark { .. } | SourceEvent::Idle(_) | SourceEvent::End => false,
         }
     }
 
@@ -111,7 +111,13 @@ async fn csv_json_and_parquet_hold_the_same_rows() {
                 continue;
             }
             let out = dir.path().join(format!("{format}-{compression}"));
-            let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog: false, log: false };
+            let spec = SinkSpec {
+                relation: "o".to_owned(),
+                schema: schema(),
+                changelog: false,
+                log: false,
+                event_time: false,
+            };
             let with = options(&[("path", out.to_str().unwrap()), ("format", format), ("compression", compression)]);
             let sink = FileSink::open(&with, &spec, &ConnectorContext::default()).unwrap();
             let mut writer = sink.writer(&job, Subtask(0), vec![]).await.unwrap();
@@ -306,7 +312,7 @@ async fn reading_goes_on_from_any_position() {
     fs::write(&json, lines(40_000)).unwrap();
     let parquet = dir.path().join("p");
     let job = JobId("j-1".to_owned());
-    let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog: false, log: false };
+    let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog: false, log: false, event_time: false };
     let with = options(&[("path", parquet.to_str().unwrap()), ("format", "parquet")]);
     let sink = FileSink::open(&with, &spec, &ConnectorContext::default()).unwrap();
     let mut writer = sink.writer(&job, Subtask(0), vec![]).await.unwrap();
@@ -404,7 +410,7 @@ fn visible(dir: &Path) -> Vec<String> {
 fn sink_at(path: &Path, changelog: bool, more: &[(&str, &str)]) -> FileSink {
     let mut with = options(more);
     with.insert("path".to_owned(), path.to_str().unwrap().to_owned());
-    let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog, log: false };
+    let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog, log: false, event_time: false };
     FileSink::open(&with, &spec, &ConnectorContext::default()).unwrap()
 }
 
@@ -468,7 +474,7 @@ async fn a_changelog_gets_an_op_column() {
 async fn a_sink_into_an_object_store_commits_the_same_way() {
     let (store, _) = memory();
     let target = Target::Object { store: Arc::clone(&store), prefix: "out".into(), url: "s3://bucket/out".to_owned() };
-    let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog: false, log: false };
+    let spec = SinkSpec { relation: "o".to_owned(), schema: schema(), changelog: false, log: false, event_time: false };
     let with = options(&[("path", "s3://bucket/out"), ("format", "json")]);
     let sink = FileSink::at(SinkOptions::parse(&with).unwrap(), &spec, target).unwrap();
     let job = JobId("o-1".to_owned());

@@ -5,13 +5,15 @@
 //!   INSERT, HTTP ──────────────────append────────────────► log
 //! ```
 //!
-//! A reader sees only what its writer has committed, so each query checkpoints, fails and restarts alone.
+//! A reader sees only what its writer has committed, so each query checkpoints, fails and restarts alone. Event time
+//! crosses a log with the rows: an entry carries the watermark that its writer had come to with it.
 
 mod sink;
 mod source;
+mod time;
 
 pub use sink::LogSink;
-pub use source::LogSource;
+pub use source::{LogSource, RetainedPositions};
 
 use weir_storage::{Fence, Log, LogEntry, LogSeq, StorageError};
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Int8Array, RecordBatch, RecordBatchOptions};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use weir_runtime::message::EventTime;
 use weir_runtime::source::{Source, SourceEvent, SourceReader, SourceRequest, SplitId, SplitState};
 use weir_runtime::{Result, RuntimeError};
 use weir_storage::{Log, LogBatch, LogSeq};
@@ -23,9 +25,34 @@ pub struct LogSource {
     request: SourceRequest,
     until: Option<LogSeq>,
     delivered: Option<watch::Sender<LogSeq>>,
+    retained: Option<Arc<RetainedPositions>>,
 }
 
-/// Where reading goes on: the batch of the entry that comes next.
+/// Which entries a query may still ask for: where its retained checkpoints stand.
+#[derive(Debug, Default)]
+pub struct RetainedPositions {
+    positions: Mutex<Option<Vec<LogSeq>>>,
+    moved: Arc<Notify>,
+}
+
+impl RetainedPositions {
+    /// Nothing is known yet. `moved` is notified when something is.
+    pub fn new(moved: Arc<Notify>) -> Self {
+        Self { positions: Mutex::default(), moved }
+    }
+
+    /// The entry that comes next after each retained checkpoint; `None` until the first one has told.
+    pub fn get(&self) -> Option<Vec<LogSeq>> {
+        self.positions.lock().clone()
+    }
+
+    fn set(&self, positions: Vec<LogSeq>) {
+        *self.positions.lock() = Some(positions);
+        self.moved.notify_one();
+    }
+}
+
+/// Where reading goes on: the batch of the entry that comes next. Behind an entry's last batch stands its watermark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
     entry: LogSeq,
@@ -36,7 +63,7 @@ struct Position {
 impl LogSource {
     /// Follows `log` until its end mark. `request.declared` names the columns to find in its entries.
     pub fn new(log: Log, request: SourceRequest) -> Self {
-        Self { log, request, until: None, delivered: None }
+        Self { log, request, until: None, delivered: None, retained: None }
     }
 
     /// Ends after the entry `until`.
@@ -50,6 +77,15 @@ impl LogSource {
     #[must_use]
     pub fn telling(mut self, delivered: watch::Sender<LogSeq>) -> Self {
         self.delivered = Some(delivered);
+        self
+    }
+}
+
+impl LogSource {
+    /// Tells through `retained` which entries may still be asked for.
+    #[must_use]
+    pub fn keeping(mut self, retained: Arc<RetainedPositions>) -> Self {
+        self.retained = Some(retained);
         self
     }
 }
@@ -102,6 +138,24 @@ impl Source for LogSource {
             finished: None,
         }))
     }
+
+    fn release(&self, retained: &[Vec<SplitState>]) {
+        let Some(positions) = &self.retained else { return };
+        let entry = |splits: &Vec<SplitState>| {
+            let position = |split: &SplitState| serde_json::from_value::<Position>(split.position.clone()).ok();
+            // A checkpoint that had not begun to read needs the log from its beginning.
+            splits.first().and_then(position).map_or(LogSeq(0), |position| position.entry)
+        };
+        positions.set(retained.iter().map(entry).collect());
+    }
+}
+
+/// An entry at which a reader stands.
+struct Entry {
+    batches: Vec<LogBatch>,
+    watermark: Option<EventTime>,
+    /// Whether it ends the log.
+    ends: bool,
 }
 
 struct LogReader {
@@ -112,8 +166,8 @@ struct LogReader {
     delivered: Option<watch::Sender<LogSeq>>,
     /// The split and where it stands; `None` when there is nothing (more) to read.
     next: Option<(SplitId, Position)>,
-    /// The entry at the position, read already, and whether it ends the log.
-    entry: Option<(Arc<[LogBatch]>, bool)>,
+    /// The entry at the position, read already.
+    entry: Option<Arc<Entry>>,
     /// A split whose end has still to be told.
     finished: Option<SplitId>,
 }
@@ -175,36 +229,43 @@ impl SourceReader for LogReader {
                 }
                 let Some((meta, batches)) = self.log.read(position.entry).await? else { continue };
                 let ends = meta.client_keys.iter().any(|key| key == END_KEY);
-                self.entry = Some((batches.into(), ends));
+                self.entry = Some(Arc::new(Entry { batches, watermark: meta.watermark.map(EventTime), ends }));
             }
-            let Some((batches, ends)) = &self.entry else { continue };
-            let (batches, ends) = (Arc::clone(batches), *ends);
-            let after = match position.batch + 1 < batches.len() {
-                true => Position { entry: position.entry, batch: position.batch + 1 },
+            let Some(entry) = self.entry.clone() else { continue };
+            let (rows, next) = (entry.batches.get(position.batch), position.batch + 1);
+            // The position is in the entry until its watermark has been given out: a checkpoint between the two must
+            // not lose it.
+            let stays = rows.is_some() && (next < entry.batches.len() || entry.watermark.is_some());
+            let after = match stays {
+                true => Position { entry: position.entry, batch: next },
                 false => Position { entry: position.entry.next(), batch: 0 },
             };
-            let rows = batches
-                .get(position.batch)
-                .map(|(batch, ops)| Ok::<_, RuntimeError>((self.project(batch)?, ops.clone())));
-            let (batch, ops): (RecordBatch, Option<Int8Array>) = match rows {
-                Some(rows) => rows?,
-                None => (RecordBatch::new_empty(Arc::clone(&self.projected)), None),
+            let told = serde_json::to_value(after).map_err(|e| RuntimeError::Internal {
+                place: "log source",
+                reason: format!("a position cannot be written: {e}"),
+            })?;
+            let event = match (rows, entry.watermark) {
+                (Some((batch, ops)), _) => {
+                    let (batch, ops) = (self.project(batch)?, ops.clone());
+                    SourceEvent::Rows { split: split.clone(), batch, ops, position: told, bad: Vec::new() }
+                }
+                (None, Some(watermark)) => SourceEvent::Watermark { split: split.clone(), watermark, position: told },
+                (None, None) => {
+                    let batch = RecordBatch::new_empty(Arc::clone(&self.projected));
+                    SourceEvent::Rows { split: split.clone(), batch, ops: None, position: told, bad: Vec::new() }
+                }
             };
-            self.next = Some((split.clone(), after));
-            if after.entry > position.entry {
+            self.next = Some((split, after));
+            if !stays {
                 self.entry = None;
                 if let Some(delivered) = &self.delivered {
                     delivered.send_replace(position.entry);
                 }
+                if entry.ends {
+                    self.finish();
+                }
             }
-            if ends {
-                self.finish();
-            }
-            let position = serde_json::to_value(after).map_err(|e| RuntimeError::Internal {
-                place: "log source",
-                reason: format!("a position cannot be written: {e}"),
-            })?;
-            return Ok(SourceEvent::Rows { split, batch, ops, position, bad: Vec::new() });
+            return Ok(event);
         }
     }
 
@@ -222,7 +283,7 @@ mod tests {
 
     use arrow::array::{Int64Array, StringArray};
     use arrow::datatypes::{DataType, Field, Schema};
-    use weir_storage::{Fence, LogEntry, OwnerInfo, Store};
+    use weir_storage::{CheckpointId, Fence, JobId, LogEntry, OwnerInfo, Store, Subtask};
 
     use super::super::end_log;
     use super::*;
@@ -258,7 +319,7 @@ mod tests {
                     values.extend(column.values());
                     last = position;
                 }
-                SourceEvent::SplitFinished { .. } => {}
+                SourceEvent::SplitFinished { .. } | SourceEvent::Watermark { .. } => {}
                 SourceEvent::Idle(_) => panic!("the log has an end"),
                 SourceEvent::End => return (values, last),
             }
@@ -304,5 +365,63 @@ mod tests {
         let source = LogSource::new(log, request()).until(until);
         let splits = source.discover(&[], 1).await.unwrap();
         assert_eq!(read_to_end(&source, splits).await.0, vec![1]);
+    }
+
+    /// What a reader tells from `position` on, to the end mark, with the position behind each event.
+    async fn told(source: &LogSource, position: serde_json::Value) -> Vec<(String, serde_json::Value)> {
+        let splits = vec![SplitState { id: SplitId("log".into()), position, finished: false }];
+        let mut reader = source.reader(splits).await.unwrap();
+        let mut told = Vec::new();
+        loop {
+            match reader.next().await.unwrap() {
+                SourceEvent::Rows { batch, position, .. } => {
+                    told.push((format!("{} rows", batch.num_rows()), position))
+                }
+                SourceEvent::Watermark { watermark, position, .. } => {
+                    told.push((format!("at {}", watermark.0), position))
+                }
+                SourceEvent::SplitFinished { .. } => {}
+                SourceEvent::Idle(_) => panic!("the log has an end"),
+                SourceEvent::End => return told,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watermark_comes_behind_its_rows_from_whatever_position_reading_goes_on() {
+        let (log, fence) = setup().await;
+        let job = JobId("r-1".into());
+        for (id, values, watermark) in [(1, &[1, 2][..], Some(10)), (2, &[][..], Some(20)), (3, &[3][..], None)] {
+            let rows: Vec<LogBatch> = values.iter().map(|value| (batch(&[*value]), None)).collect();
+            let mut parts = Vec::new();
+            for row in rows {
+                parts.extend(log.stage(&job, CheckpointId(id), Subtask(0), &[row]).await.unwrap());
+            }
+            log.publish(&fence, (job.clone(), CheckpointId(id)), parts, watermark).await.unwrap();
+        }
+        end_log(&log, &fence).await.unwrap();
+        let source = LogSource::new(log, request());
+        let all = told(&source, serde_json::Value::Null).await;
+        let events: Vec<&str> = all.iter().map(|(event, _)| event.as_str()).collect();
+        // The third entry carries on the watermark of before.
+        assert_eq!(events, ["1 rows", "1 rows", "at 10", "at 20", "1 rows", "at 20", "0 rows"]);
+        for (i, (_, position)) in all.iter().enumerate().take(all.len() - 1) {
+            let rest = told(&source, position.clone()).await;
+            assert_eq!(rest, all[i + 1..], "from {position}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_retained_checkpoints_need_is_told() {
+        let (log, _fence) = setup().await;
+        let retained = Arc::new(RetainedPositions::default());
+        let source = LogSource::new(log, request()).keeping(Arc::clone(&retained));
+        assert_eq!(retained.get(), None);
+        let split = |position| vec![SplitState { id: SplitId("log".into()), position, finished: false }];
+        let positions = [serde_json::json!({"entry": 7, "batch": 2}), serde_json::json!({"entry": 9})];
+        source.release(&positions.map(split));
+        assert_eq!(retained.get(), Some(vec![LogSeq(7), LogSeq(9)]));
+        source.release(&[split(serde_json::Value::Null), Vec::new()]);
+        assert_eq!(retained.get(), Some(vec![LogSeq(0), LogSeq(0)]));
     }
 }

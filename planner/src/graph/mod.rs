@@ -46,6 +46,12 @@ pub(crate) struct Props {
 }
 
 impl Props {
+    /// The event-time column of rows that are only added, for which the watermark holds: what a reader of their log may
+    /// close windows by.
+    pub(crate) fn event_time(&self) -> Option<usize> {
+        self.time.event_time.filter(|_| self.time.watermark && !self.changelog)
+    }
+
     /// Through a projection: `places` tells where an input column is found in the output.
     fn project(&self, places: impl Fn(usize) -> Option<usize>) -> Self {
         Self {

@@ -16,6 +16,7 @@ use crate::context::RelationSource;
 use crate::define::own_schema;
 use crate::error::{ErrorKind, Result, SqlError};
 use crate::from_datafusion;
+use crate::options::Options;
 use crate::time::Times;
 
 impl Builder<'_> {
@@ -91,19 +92,20 @@ impl Builder<'_> {
         let schema = DFSchema::new_with_metadata(fields, Default::default()).map_err(from_datafusion)?;
 
         let place = |column: usize| wanted.iter().position(|w| *w == column);
-        let watermark = watermark.and_then(|(w, expr)| Some((w, place(w.column)?, expr)));
-        let times = Times {
-            watermark: watermark.is_some(),
-            event_time: watermark.as_ref().map(|(_, column, _)| *column),
-            ..Times::default()
-        };
-        let watermark = watermark
-            .map(|(w, column, expr)| {
+        let declared_time = watermark.and_then(|(w, expr)| Some((w, place(w.column)?, expr)));
+        let watermark = match declared_time {
+            Some((w, column, expr)) => {
                 let unqualified = DFSchema::try_from_qualified_schema(relation.name.as_str(), schema.as_arrow());
                 let expr = self.compile(&expr, &unqualified.map_err(from_datafusion)?)?;
-                Ok::<_, SqlError>(WatermarkSpec { expr, column, idle_timeout: w.idle_timeout })
-            })
-            .transpose()?;
+                Some(WatermarkSpec { expr: Some(expr), column, idle_timeout: w.idle_timeout })
+            }
+            None => self.told_watermark(relation, place)?,
+        };
+        let times = Times {
+            watermark: watermark.is_some(),
+            event_time: watermark.as_ref().map(|watermark| watermark.column),
+            ..Times::default()
+        };
         let key: Option<Vec<usize>> =
             if relation.key.is_empty() { None } else { relation.key.iter().map(|k| place(*k)).collect() };
         let props = Props {
@@ -130,6 +132,18 @@ impl Builder<'_> {
             state_bound: bounds::STATELESS.to_owned(),
         });
         Ok(Built { node, schema: Arc::new(schema), props })
+    }
+
+    /// Event time of a relation whose query has one: the log brings it.
+    fn told_watermark(
+        &self,
+        relation: &Relation,
+        place: impl Fn(usize) -> Option<usize>,
+    ) -> Result<Option<WatermarkSpec>> {
+        let told = relation.event_time.filter(|_| relation.append_only && relation.watermark.is_none());
+        let Some(column) = told.and_then(place) else { return Ok(None) };
+        let idle_timeout = Options::from_changed(&relation.options)?.duration("table.exec.source.idle-timeout")?;
+        Ok(Some(WatermarkSpec { expr: None, column, idle_timeout }))
     }
 
     /// The watermark's expression in microseconds.

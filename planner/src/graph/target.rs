@@ -166,6 +166,7 @@ impl Builder<'_> {
                 schema: arrow_schema(&input.schema),
                 changelog: input.props.changelog,
                 log,
+                event_time: log && input.props.event_time().is_some(),
             }),
             inputs,
             schema: arrow_schema(&input.schema),

@@ -13,7 +13,10 @@ use crate::error::{ErrorKind, Result, SqlError, nearest};
 
 pub use parameters::{PARAMETERS, Parameter, Parameters};
 pub use table::OPTIONS;
-pub use value::{format_bytes, format_duration, parse_bytes, parse_duration};
+pub use value::{Retention, format_bytes, format_duration, parse_bytes, parse_duration, parse_retention};
+
+/// The option of a stream that says how much of its history is kept.
+pub const RETENTION: &str = "retention";
 
 /// What values an option takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,6 +41,8 @@ pub enum Kind {
     Bool,
     /// One of these, in any case.
     Enum(&'static [&'static str]),
+    /// How much history is kept: `forever`, a duration with its unit, or a size with its unit.
+    Retention,
     /// Any text.
     Text,
 }
@@ -90,6 +95,7 @@ impl OptionSpec {
             Kind::Bytes => "bytes (b, kb, mb, gb)",
             Kind::Int { .. } | Kind::Number { .. } => "number",
             Kind::Bool => "true, false",
+            Kind::Retention => "forever, duration, bytes",
             Kind::Enum(_) | Kind::Text => "",
         }
     }
@@ -189,6 +195,11 @@ impl Options {
     /// A size in bytes.
     pub fn bytes(&self, name: &str) -> Result<u64> {
         value::parse_bytes(self.get(name)?)
+    }
+
+    /// How much history a stream keeps.
+    pub fn retention(&self) -> Result<Retention> {
+        value::parse_retention(self.get(RETENTION)?)
     }
 
     /// A whole number.

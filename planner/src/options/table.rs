@@ -281,6 +281,14 @@ pub static OPTIONS: &[OptionSpec] = &[
         "Bytes that may wait in one channel before its sender is held back.",
     ),
     query(
+        "retention",
+        Kind::Retention,
+        "forever",
+        "How much of a stream's history is kept for queries that are yet to come: forever, the time since rows were \
+         written, or the bytes of the newest ones. What a running query has yet to read is kept in any case. For streams \
+         of Weir's own: those of a query, and those written by INSERT and HTTP.",
+    ),
+    query(
         "table.exec.source.idle-timeout",
         Kind::Duration,
         "0 ms",

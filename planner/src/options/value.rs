@@ -53,8 +53,44 @@ pub(super) fn canonical(spec: &OptionSpec, given: &str) -> Result<String> {
                 error.maybe_hint(nearest(given, values.iter().copied()).map(|near| format!("did you mean {near}?")))
             })
         }
+        Kind::Retention => parse_retention(given).map(|retention| retention.to_string()),
         Kind::Text => Ok(given.to_owned()),
     }
+}
+
+/// How much of its history a stream keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// All of it.
+    Forever,
+    /// What was written within this time.
+    Age(Duration),
+    /// The newest rows, up to so many bytes.
+    Bytes(u64),
+}
+
+impl std::fmt::Display for Retention {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Forever => f.write_str("forever"),
+            Self::Age(age) => f.write_str(&format_duration(*age)),
+            Self::Bytes(bytes) => f.write_str(&format_bytes(*bytes)),
+        }
+    }
+}
+
+/// Reads `forever`, `7 d`, `10 gb`. A number alone is refused: nobody could tell whether it is time or space.
+pub fn parse_retention(text: &str) -> Result<Retention> {
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("forever") {
+        return Ok(Retention::Forever);
+    }
+    let wrong = || invalid(super::RETENTION, text, "'forever', a duration such as '7 d' or a size such as '10 gb'");
+    if !text.contains(char::is_alphabetic) {
+        return Err(wrong());
+    }
+    let age = parse_duration(text).map(Retention::Age);
+    age.or_else(|_| parse_bytes(text).map(Retention::Bytes)).map_err(|_| wrong())
 }
 
 pub(super) fn invalid(name: &str, given: &str, expected: &str) -> SqlError {

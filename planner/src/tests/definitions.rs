@@ -163,3 +163,83 @@ fn a_derived_stream_may_have_event_time() {
     assert!(fixture.view(query).contains("emits when the window closes"));
     assert!(FLIGHTS.contains("WATERMARK"));
 }
+
+#[test]
+fn a_derived_relation_has_the_event_time_of_its_query() {
+    let mut fixture = Fixture::new();
+    let hourly = "FROM TUMBLE(TABLE flights, DESCRIPTOR(time_hour), INTERVAL '1 hour')
+                  GROUP BY origin, window_start, window_end";
+    for (sql, expected) in [
+        ("CREATE STREAM s AS SELECT carrier, time_hour AS at FROM flights WHERE dep_delay > 60", Some("at")),
+        ("CREATE STREAM chained AS SELECT at, carrier FROM s", Some("at")),
+        ("CREATE STREAM both AS SELECT at FROM s UNION ALL SELECT time_hour FROM flights", Some("at")),
+        ("CREATE STREAM without AS SELECT carrier FROM s", None),
+        ("CREATE STREAM computed AS SELECT at + INTERVAL '1 h' AS later FROM s", None),
+        ("CREATE STREAM own (WATERMARK FOR at AS at - INTERVAL '1 s') AS SELECT at FROM s", None),
+        ("CREATE STREAM timeless AS SELECT ts FROM clicks", None),
+        (
+            &format!(
+                "CREATE MATERIALIZED VIEW closed AS SELECT origin, window_end AS ended, count(*) AS n {hourly} EMIT ON WINDOW CLOSE"
+            ),
+            Some("ended"),
+        ),
+        (
+            &format!("CREATE MATERIALIZED VIEW changing AS SELECT origin, window_end AS ended, count(*) AS n {hourly}"),
+            None,
+        ),
+        (
+            &format!(
+                "CREATE MATERIALIZED VIEW starts AS SELECT origin, window_start, count(*) AS n {hourly} EMIT ON WINDOW CLOSE"
+            ),
+            None,
+        ),
+        (
+            "CREATE MATERIALIZED VIEW joined AS SELECT f.time_hour FROM flights f JOIN planes p ON f.tailnum = p.tailnum",
+            None,
+        ),
+    ] {
+        fixture.run(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        let name = sql.split_whitespace().skip_while(|w| *w != "STREAM" && *w != "VIEW").nth(1).unwrap();
+        let relation = fixture.catalog.get(name).unwrap();
+        let column = relation.event_time.map(|i| relation.columns[i].name.as_str());
+        assert_eq!(column, expected, "{sql}");
+        let json = serde_json::to_value(relation.as_ref()).unwrap();
+        assert_eq!(serde_json::from_value::<crate::Relation>(json).unwrap(), **relation);
+    }
+    let windows = |relation: &str, time: &str| {
+        format!(
+            "SELECT window_end, count(*) AS n FROM TUMBLE(TABLE {relation}, DESCRIPTOR({time}), INTERVAL '1 day')
+             GROUP BY window_end EMIT ON WINDOW CLOSE"
+        )
+    };
+    for (relation, time) in [("s", "at"), ("chained", "at"), ("both", "at"), ("own", "at"), ("closed", "ended")] {
+        let plan = fixture.view(&windows(relation, time).replace("SELECT window_end", "SELECT window_end AS e"));
+        let told = format!("watermark on {time}{}", if relation == "own" { ";" } else { " from its log" });
+        assert!(plan.contains(&told), "{plan}");
+    }
+    let refused = fixture.refused(&windows("changing", "ended"));
+    assert!(refused.contains("taken back and changed"), "{refused}");
+    let refused = fixture.refused(&windows("timeless", "ts"));
+    assert!(refused.contains("no watermark"), "{refused}");
+}
+
+#[test]
+fn retention_is_for_streams_that_weir_keeps() {
+    let mut fixture = Fixture::new();
+    fixture.run("CREATE STREAM kept AS SELECT carrier FROM flights WITH (retention = '7 d')").unwrap();
+    let kept = fixture.catalog.get("kept").unwrap();
+    assert_eq!(kept.options.get("retention").map(String::as_str), Some("7 d"));
+    assert!(kept.connector.is_empty());
+    fixture.run("CREATE STREAM posted (id INT) WITH (connector = 'http', retention = '1 gb')").unwrap();
+    for (sql, what) in [
+        ("CREATE MATERIALIZED VIEW v AS SELECT carrier FROM flights WITH (retention = '7 d')", "a materialized view"),
+        ("CREATE TABLE t (id INT PRIMARY KEY) WITH (retention = '7 d')", "a table"),
+        (
+            "CREATE STREAM f (id INT) WITH (connector = 'file', path = 'x', retention = '7 d')",
+            "a stream over a connector",
+        ),
+    ] {
+        let error = fixture.run(sql).unwrap_err();
+        assert!(error.message.ends_with(what), "{}", error.message);
+    }
+}

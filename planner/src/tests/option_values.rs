@@ -42,6 +42,26 @@ fn units_are_flinks() {
 }
 
 #[test]
+fn a_retention_is_time_or_space_and_says_which() {
+    use crate::options::Retention::{Age, Bytes, Forever};
+    for (text, expected, usual) in [
+        ("forever", Forever, "forever"),
+        ("FOREVER", Forever, "forever"),
+        ("7 d", Age(Duration::from_secs(7 * 86_400)), "7 d"),
+        ("2m", Age(Duration::from_secs(120)), "2 min"),
+        ("10gb", Bytes(10 << 30), "10 gb"),
+        ("0 b", Bytes(0), "0 b"),
+    ] {
+        let retention = options::parse_retention(text).unwrap();
+        assert_eq!((retention, retention.to_string().as_str()), (expected, usual));
+    }
+    for text in ["", "7", "never", "10 furlongs", "-1 d"] {
+        let error = said(&options::parse_retention(text).unwrap_err());
+        assert!(error.contains("is not 'forever', a duration such as '7 d' or a size such as '10 gb'"), "{error}");
+    }
+}
+
+#[test]
 fn every_default_is_a_value_and_available() {
     for spec in OPTIONS {
         // Unset parallelism is one subtask a core, which no number says.

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use weir_storage::checkpoint::{Committable, Durations, MANIFEST_FORMAT};
-use weir_storage::{CheckpointId, Epoch, Generation, JobId, Manifest, OperatorState, SubtaskState};
+use weir_storage::{CheckpointId, Epoch, Generation, JobId, Manifest, OperatorState, OperatorUid, SubtaskState};
 
+use crate::build::split_tables;
+use crate::error::Result;
 use crate::graph::{Graph, NodeIndex};
 use crate::run::Ack;
+use crate::source::SplitState;
 
 /// What a manifest says besides the operators' state.
 pub(crate) struct About<'a> {
@@ -60,6 +63,14 @@ pub(crate) fn assemble(about: &About<'_>, acks: Vec<Ack>) -> Manifest {
         durations: Durations { alignment_ms, snapshot_ms, upload_ms: about.upload_ms },
         operators: operators.collect(),
     }
+}
+
+/// Where a manifest has the splits of a source; none if it cannot be told, or the source was not there yet.
+pub(crate) fn splits_of(manifest: &Manifest, source: &OperatorUid) -> Vec<SplitState> {
+    let operators = manifest.operators.iter().filter(|operator| operator.uid == *source);
+    let tables: Result<Vec<_>> = operators.map(split_tables).collect();
+    let tables = tables.unwrap_or_default().into_iter().flatten();
+    tables.flat_map(|table| table.splits).map(|split| split.state).collect()
 }
 
 /// What each sink of a manifest has to commit.

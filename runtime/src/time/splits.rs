@@ -63,6 +63,11 @@ impl SplitTimes {
         }
     }
 
+    /// `split` itself tells how far it has come. That it does so is no rows, but a sign of life.
+    pub fn told(&mut self, split: &SplitId, watermark: EventTime) {
+        self.rows(split, Some(watermark));
+    }
+
     /// `split` has been read to its end: it no longer holds time back.
     pub fn finished(&mut self, split: &SplitId) {
         if let Some(split) = self.splits.get_mut(split) {
@@ -192,5 +197,21 @@ mod tests {
         assert_eq!(times.progress(), [None, None]);
         times.rows(&split("new"), Some(EventTime(9)));
         assert_eq!(times.progress(), [at(9), None]);
+    }
+
+    #[test]
+    fn a_split_that_tells_its_time_is_alive_and_does_not_go_back() {
+        let mut times = times(&["a", "b"]);
+        times.told(&split("a"), EventTime(10));
+        times.told(&split("b"), EventTime(20));
+        assert_eq!(times.progress(), [at(10), None]);
+        for told in [30, 25] {
+            times.told(&split("b"), EventTime(told));
+            times.pass(SECOND, true);
+        }
+        times.told(&split("b"), EventTime(26));
+        times.pass(SECOND, true);
+        assert_eq!(times.progress(), [at(30), None], "the other has been quiet for too long");
+        assert_eq!(times.of(&split("b")), Some(EventTime(30)));
     }
 }

@@ -7,6 +7,7 @@
 //!   queries.rs   the running queries: start, restart with another graph, pause, drop
 //!   resolver.rs  opens what a graph names: connectors and relations' logs
 //!   views.rs     what can be read: the door between a materialization and its readers
+//!   logs.rs      keeps relations' logs short
 //!   ingest.rs    rows from outside: INSERT and HTTP
 //!   status.rs    what SHOW, REST and the dashboard tell
 //! ```
@@ -15,6 +16,7 @@ mod catalog;
 mod info;
 mod ingest;
 mod job_options;
+mod logs;
 mod queries;
 mod resolver;
 mod status;
@@ -40,6 +42,7 @@ use crate::rejects::RejectedRows;
 use crate::session::Session;
 use catalog::DurableCatalog;
 use ingest::Ingest;
+use logs::LogReaders;
 use queries::Queries;
 use status::BackPressure;
 use views::ViewRegistry;
@@ -58,6 +61,7 @@ pub struct Engine {
     queries: Queries,
     views: Arc<ViewRegistry>,
     ingest: Ingest,
+    logs: LogReaders,
     rejects: Arc<RejectedRows>,
     back_pressure: BackPressure,
     state: StateResources,
@@ -93,6 +97,7 @@ impl Engine {
             queries: Queries::default(),
             views: Arc::default(),
             ingest: Ingest::default(),
+            logs: LogReaders::default(),
             rejects: Arc::default(),
             back_pressure: BackPressure::default(),
             state: StateResources::new(state_memory),
@@ -108,6 +113,7 @@ impl Engine {
         });
         *engine.lease.write() = Some(tokio::spawn(keep_lease(Arc::clone(&engine))));
         engine.recover_queries().await?;
+        tokio::spawn(logs::keep_logs_short(Arc::downgrade(&engine)));
         Ok(engine)
     }
 

@@ -11,7 +11,8 @@ use weir_planner::{
 };
 use weir_runtime::graph::Graph;
 use weir_runtime::job::{self, JobHandle, JobServices, JobSpec, JobStatus, StopMode};
-use weir_storage::{CheckpointInfo, JobId, JobStore};
+use weir_runtime::options::Retention;
+use weir_storage::{CheckpointId, CheckpointInfo, JobId, JobStore, StorageError};
 
 use super::resolver::EngineResolver;
 use super::status::status_name;
@@ -26,7 +27,7 @@ const CHANGE_OVER_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Queries {
     running: RwLock<BTreeMap<String, Arc<RunningQuery>>>,
     /// Starting, restarting and dropping take turns: two statements never restart one query at once.
-    turn: tokio::sync::Mutex<()>,
+    pub(super) turn: tokio::sync::Mutex<()>,
 }
 
 /// A query with its running job.
@@ -228,11 +229,7 @@ impl Engine {
     }
 
     /// Drops relations and, with `cascade`, all that read them.
-    pub(crate) async fn drop_relations(
-        self: &Arc<Self>,
-        names: &[String],
-        cascade: bool,
-    ) -> Result<Vec<String>, SqlError> {
+    pub(crate) async fn drop_relations(self: &Arc<Self>, names: &[String], cascade: bool) -> Result<Dropped, SqlError> {
         self.health()?;
         let _turn = self.queries.turn.lock().await;
         let mut entries: HashMap<String, Entry> = HashMap::new();
@@ -258,15 +255,16 @@ impl Engine {
                 Ok(CatalogChange::Drop { names: order })
             })
             .await?;
+        let mut notices = Vec::new();
         for name in &dropped {
-            self.forget(name, entries.get(name)).await;
+            notices.extend(self.forget(name, entries.get(name)).await);
         }
-        Ok(dropped)
+        Ok(Dropped { names: dropped, notices })
     }
 
-    /// Stops a dropped query and removes what it left. The catalog no longer names it, so what fails here costs only
-    /// space.
-    async fn forget(&self, name: &str, entry: Option<&Entry>) {
+    /// Stops a dropped query and removes what it left, but for the checkpoints that are to stay; tells where those are.
+    /// The catalog no longer names it, so what fails here costs only space.
+    async fn forget(&self, name: &str, entry: Option<&Entry>) -> Vec<String> {
         let query = self.queries.running.write().remove(name);
         if let Some(query) = query
             && let Err(error) = query.handle.stop(StopMode::Now).await
@@ -276,13 +274,32 @@ impl Engine {
         self.views.close(name);
         self.rejects.forget(name);
         self.ingest.forget(name);
-        let Some(job) = entry.and_then(|e| e.job.clone()).map(JobId) else { return };
-        let removed = async {
-            JobStore::new(&self.store, &job, Arc::clone(&self.fence)).delete_all().await?;
-            self.delete_logs(&job).await
+        let Some((entry, job)) = entry.and_then(|entry| Some((entry, JobId(entry.job.clone()?)))) else {
+            return Vec::new();
         };
-        if let Err(error) = removed.await {
-            tracing::warn!(query = name, %error, "its objects in the store were not all removed");
+        let store = JobStore::new(&self.store, &job, Arc::clone(&self.fence));
+        let removed = async {
+            let kept = if keeps_checkpoints(&entry.relation.options) {
+                keep_checkpoints(&store).await?
+            } else {
+                store.delete_all().await?;
+                Vec::new()
+            };
+            self.delete_logs(&job).await?;
+            Ok::<_, StorageError>(kept)
+        };
+        match removed.await {
+            Ok(kept) => kept
+                .into_iter()
+                .map(|(checkpoint, url)| {
+                    tracing::info!(query = name, %checkpoint, url, "checkpoint kept after DROP");
+                    format!("checkpoint {checkpoint} of \"{name}\" is kept at {url}")
+                })
+                .collect(),
+            Err(error) => {
+                tracing::warn!(query = name, %error, "its objects in the store were not all removed");
+                Vec::new()
+            }
         }
     }
 
@@ -392,6 +409,34 @@ impl Engine {
     }
 }
 
+/// What DROP did.
+pub(crate) struct Dropped {
+    /// The relations that are gone.
+    pub(crate) names: Vec<String>,
+    /// What stays of them, for people.
+    pub(crate) notices: Vec<String>,
+}
+
+/// Whether the checkpoints of a query stay when it is dropped. Options that cannot be read any more delete nothing.
+fn keeps_checkpoints(options: &BTreeMap<String, String>) -> bool {
+    let options = Options::from_changed(options).and_then(|options| job_options::checkpointing(&options));
+    options.map_or(true, |options| options.retention == Retention::Retain)
+}
+
+/// Removes of a job that has ended all that none of its complete checkpoints needs. Answers those, with their URLs.
+async fn keep_checkpoints(store: &JobStore) -> Result<Vec<(CheckpointId, String)>, StorageError> {
+    let mut manifests = Vec::new();
+    for id in store.list().await? {
+        manifests.push(store.read(id).await?);
+    }
+    if manifests.is_empty() {
+        store.delete_all().await?;
+        return Ok(Vec::new());
+    }
+    store.clean_up(&manifests, None, Duration::ZERO).await?;
+    Ok(manifests.iter().map(|manifest| (manifest.checkpoint, store.manifest_url(manifest.checkpoint))).collect())
+}
+
 /// Whether a relation is kept up by a running job: every query, and every table.
 pub(super) fn has_job(relation: &Relation) -> bool {
     relation.query.is_some() || relation.kind == RelationKind::Table
@@ -420,5 +465,18 @@ mod tests {
         let created = created_at(&JobId::create("by_carrier"));
         assert!((before..=chrono::Utc::now().timestamp_millis()).contains(&created));
         assert_eq!(created_at(&JobId("odd".into())), 0);
+    }
+
+    #[test]
+    fn checkpoints_stay_when_the_query_was_told_so() {
+        let keeps = |retention: Option<&str>| {
+            let name = "execution.checkpointing.externalized-checkpoint-retention".to_owned();
+            keeps_checkpoints(&retention.map(|value| (name, value.to_owned())).into_iter().collect())
+        };
+        assert!(!keeps(None));
+        assert!(!keeps(Some("DELETE_ON_CANCELLATION")));
+        assert!(!keeps(Some("NO_EXTERNALIZED_CHECKPOINTS")));
+        assert!(keeps(Some("RETAIN_ON_CANCELLATION")));
+        assert!(keeps(Some("A_WORD_OF_ANOTHER_VERSION")), "what is not understood deletes nothing");
     }
 }

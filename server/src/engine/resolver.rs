@@ -43,9 +43,13 @@ impl Resolver for EngineResolver {
         if relation.kind == RelationKind::Table && self.query == relation.name {
             // The table's own upkeep reads what INSERT, UPDATE and DELETE wrote; everybody else reads what it made of that.
             let delivered = engine.ingest.delivered(&relation.name);
-            return Ok(Arc::new(LogSource::new(engine.input_log(&job), request.clone()).telling(delivered)));
+            let retained = engine.logs.read_by(&engine.input_log(&job), &self.query);
+            let source = LogSource::new(engine.input_log(&job), request.clone());
+            return Ok(Arc::new(source.telling(delivered).keeping(retained)));
         }
-        Ok(Arc::new(LogSource::new(engine.log_of(&job), request.clone())))
+        let log = engine.log_of(&job);
+        let retained = engine.logs.read_by(&log, &self.query);
+        Ok(Arc::new(LogSource::new(log, request.clone()).keeping(retained)))
     }
 
     async fn sink(&self, spec: &SinkSpec) -> Result<Arc<dyn Sink>> {
@@ -53,7 +57,8 @@ impl Resolver for EngineResolver {
         let relation = engine.relation(&spec.relation)?;
         if spec.log {
             let job = engine.job_of(&spec.relation)?;
-            return Ok(Arc::new(LogSink::new(engine.log_of(&job), Arc::clone(&engine.fence))));
+            let sink = LogSink::new(engine.log_of(&job), Arc::clone(&engine.fence));
+            return Ok(Arc::new(sink.with_event_time(spec.event_time)));
         }
         let name = relation.connector_name().unwrap_or_default();
         weir_connectors::sink(name, &relation.connector, spec, &engine.connector_context())
@@ -115,8 +120,11 @@ impl Engine {
 
     /// Removes the logs of a dropped relation.
     pub(super) async fn delete_logs(&self, job: &JobId) -> Result<(), StorageError> {
-        self.log_of(job).delete_all(&self.fence).await?;
-        self.input_log(job).delete_all(&self.fence).await
+        for log in [self.log_of(job), self.input_log(job)] {
+            self.logs.forget(&log);
+            log.delete_all(&self.fence).await?;
+        }
+        Ok(())
     }
 }
 

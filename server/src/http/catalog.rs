@@ -100,9 +100,9 @@ impl From<&Relation> for RelationInfo {
                 })
                 .collect(),
             primary_key: relation.key.iter().filter_map(name_of).collect(),
-            watermark: relation.watermark.as_ref().map(|watermark| WatermarkInfo {
-                column: name_of(&watermark.column).unwrap_or_default(),
-                expression: watermark.expr.clone(),
+            watermark: relation.event_time().map(|(column, expression)| WatermarkInfo {
+                column: name_of(&column).unwrap_or_default(),
+                expression: expression.to_owned(),
             }),
             connector: relation.connector_name().map(str::to_owned),
             options: relation

@@ -99,6 +99,7 @@ fn relation(name: &str, kind: RelationKind) -> Arc<Relation> {
         ],
         key: vec![0],
         watermark: Some(Watermark { column: 1, expr: "at - INTERVAL '1 day'".into(), idle_timeout: None }),
+        event_time: None,
         connector: [("connector", "file"), ("secret_access_key", "hush")].map(|(k, v)| (k.into(), v.into())).into(),
         query: None,
         reads: Vec::new(),

@@ -159,6 +159,7 @@ impl PartitionStream for SplitScan {
                             }
                         }
                         SourceEvent::SplitFinished { .. } | SourceEvent::End => break,
+                        SourceEvent::Watermark { .. } => {}
                         SourceEvent::Idle(pause) => tokio::time::sleep(pause).await,
                     }
                 }

@@ -136,10 +136,11 @@ impl Session {
         }
         if !names.is_empty() {
             let dropped = self.engine.drop_relations(&names, drop.cascade).await?;
-            let others: Vec<&str> = dropped.iter().filter(|n| !names.contains(n)).map(String::as_str).collect();
+            let others: Vec<&str> = dropped.names.iter().filter(|n| !names.contains(n)).map(String::as_str).collect();
             if !others.is_empty() {
                 notices.push(format!("also dropped: {}", others.join(", ")));
             }
+            notices.extend(dropped.notices);
         }
         let tag = match drop.kind {
             ObjectKind::View => "DROP MATERIALIZED VIEW".to_owned(),

@@ -64,7 +64,7 @@ impl Session {
     pub(super) fn describe_relation(&self, name: &str, tag: &'static str) -> Result<Outcome, SqlError> {
         let catalog = self.engine.catalog();
         let relation = catalog.find(name)?;
-        let event_time = relation.watermark.as_ref();
+        let event_time = relation.event_time();
         let note = |i: usize| {
             let column = &relation.columns[i];
             let mut notes = Vec::new();
@@ -74,8 +74,8 @@ impl Session {
             if let Some(expr) = &column.default {
                 notes.push(format!("default {expr}"));
             }
-            if let Some(watermark) = event_time.filter(|w| w.column == i) {
-                notes.push(format!("event time, watermark {}", watermark.expr));
+            if let Some((_, watermark)) = event_time.filter(|(column, _)| *column == i) {
+                notes.push(format!("event time, watermark {watermark}"));
             }
             notes.join("; ")
         };

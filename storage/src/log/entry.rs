@@ -63,6 +63,10 @@ pub(super) struct Header {
     /// tells whether a commit is a repetition.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub published: BTreeMap<String, Published>,
+    /// Event time that the writing job had come to, in microseconds since 1970: it holds after the entry's rows.
+    /// Versions before it was written skip the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<i64>,
     pub parts: Vec<PartRef>,
 }
 
@@ -78,6 +82,9 @@ pub(super) struct Writer {
 pub(super) struct Published {
     pub checkpoint: CheckpointId,
     pub seq: LogSeq,
+    /// The watermark that was published with it, or before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<i64>,
 }
 
 /// Where a part's bytes are.
@@ -101,6 +108,7 @@ impl Header {
             client_keys: Vec::new(),
             writer: None,
             published: BTreeMap::new(),
+            watermark: None,
             parts: Vec::new(),
         }
     }
@@ -306,6 +314,7 @@ mod tests {
     }
 
     const GOLDEN: &[u8] = include_bytes!("../../tests/golden/log-entry-v1.bin");
+    const GOLDEN_WATERMARK: &[u8] = include_bytes!("../../tests/golden/log-entry-v1-watermark.bin");
 
     #[test]
     fn golden_bytes_stay_the_same() {
@@ -315,7 +324,8 @@ mod tests {
         header.rows = 3;
         header.client_keys = vec!["key-1".into()];
         let job = JobId("by_carrier-0197".into());
-        header.published = [(job.0.clone(), Published { checkpoint: CheckpointId(13), seq: LogSeq(42) })].into();
+        let published = Published { checkpoint: CheckpointId(13), seq: LogSeq(42), watermark: None };
+        header.published = [(job.0.clone(), published)].into();
         header.writer = Some(Writer { job, checkpoint: CheckpointId(13) });
         header.parts = vec![
             PartRef::Inline { length: 5 },
@@ -324,5 +334,12 @@ mod tests {
         let bytes = header.encode(&[Bytes::from_static(b"arrow")]);
         assert_eq!(bytes, GOLDEN, "{}", String::from_utf8_lossy(&bytes));
         assert_eq!(Header::decode_entry(&Bytes::from_static(GOLDEN), "golden").unwrap().0, header);
+
+        // With a watermark, as entries have it since there are some; without, the bytes are those of before.
+        header.watermark = Some(1_750_000_000_000_000);
+        header.published.values_mut().for_each(|last| last.watermark = header.watermark);
+        let bytes = header.encode(&[Bytes::from_static(b"arrow")]);
+        assert_eq!(bytes, GOLDEN_WATERMARK, "{}", String::from_utf8_lossy(&bytes));
+        assert_eq!(Header::decode_entry(&Bytes::from_static(GOLDEN_WATERMARK), "golden").unwrap().0, header);
     }
 }

@@ -8,13 +8,18 @@
 //! ```
 //!
 //! Entries are numbered from 1 without gaps. The newest one carries the last checkpoint that each job has published,
-//! so that repeating a commit after a crash is recognised without reading back.
+//! so that repeating a commit after a crash is recognised without reading back. An entry of a job also carries the
+//! event time that the job had come to, so that readers close their windows by it.
+//!
+//! `retention.rs` decides which of the oldest entries may go, `trim.rs` removes them.
 
 mod appender;
 mod entry;
+mod retention;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 use std::sync::Arc;
 
@@ -25,6 +30,7 @@ use tokio::sync::{MutexGuard, watch};
 
 pub use appender::LogAppender;
 pub use entry::{LogBatch, LogEntryKind};
+pub use retention::{LogExtent, LogRetention, OldEntry, decide_trim};
 
 use crate::checkpoint::base64_bytes;
 use crate::error::{Result, StorageError};
@@ -101,6 +107,8 @@ pub struct LogEntryMeta {
     pub rows: u64,
     /// When it was written, in milliseconds since 1970.
     pub written_ms: i64,
+    /// Event time that its writer had come to with its rows, in microseconds since 1970.
+    pub watermark: Option<i64>,
 }
 
 impl LogEntryMeta {
@@ -112,6 +120,7 @@ impl LogEntryMeta {
             client_keys: header.client_keys.clone(),
             rows: header.rows,
             written_ms: header.written_ms,
+            watermark: header.watermark,
         }
     }
 }
@@ -191,8 +200,8 @@ impl Log {
 
     /// The oldest entry's position (of what was not trimmed); 1 if there is none.
     pub async fn first(&self) -> Result<LogSeq> {
-        drop(self.loaded().await?);
-        Ok(self.hint().await?.map_or(LogSeq(1), |hint| hint.first))
+        let mut state = self.loaded().await?;
+        self.first_known(&mut state).await
     }
 
     /// Wakes when an entry is written by this process. Its first value is what is known so far; call [`Log::head`]
@@ -269,7 +278,16 @@ impl Log {
 
     /// Publish what a job has staged for a checkpoint, as one entry. Idempotent: repeated for a checkpoint that this
     /// job has published already (or a later one), it returns that entry's position.
-    pub async fn publish(&self, fence: &Fence, writer: (JobId, CheckpointId), parts: Vec<LogPart>) -> Result<LogSeq> {
+    ///
+    /// `watermark` is the event time that the job has come to with these rows, in microseconds since 1970. When it
+    /// has moved, an entry is written even without rows; it never goes back.
+    pub async fn publish(
+        &self,
+        fence: &Fence,
+        writer: (JobId, CheckpointId),
+        parts: Vec<LogPart>,
+        watermark: Option<i64>,
+    ) -> Result<LogSeq> {
         let (job, checkpoint) = writer;
         let mut state = self.loaded().await?;
         loop {
@@ -278,10 +296,12 @@ impl Log {
             {
                 return Ok(last.seq);
             }
-            if parts.is_empty() {
+            let before = state.published.get(&job.0).and_then(|last| last.watermark);
+            if parts.is_empty() && watermark <= before {
                 return Ok(self.shared.head());
             }
             let mut header = Header::new(LogEntryKind::Publish);
+            header.watermark = watermark.max(before);
             header.writer = Some(Writer { job: job.clone(), checkpoint });
             let mut body = Vec::new();
             for part in &parts {
@@ -376,36 +396,6 @@ impl Log {
         Ok(state.keys.as_ref().and_then(|keys| keys.get(key)))
     }
 
-    /// Remove entries before `before` and the objects that they name; the newest entry always stays. Returns how many
-    /// entries went.
-    pub async fn trim(&self, fence: &Fence, before: LogSeq) -> Result<u64> {
-        let state = self.loaded().await?;
-        let head = self.shared.head();
-        let before = before.min(head);
-        let first = self.hint().await?.map_or(LogSeq(1), |hint| hint.first);
-        if before <= first {
-            return Ok(0);
-        }
-        fence.check().await?;
-        // First of all nobody may begin to read there any more; then what the entries name goes, then they.
-        self.write_hint(Hint { first: before, head }).await?;
-        let entries: Vec<LogSeq> = (first.0..before.0).map(LogSeq).collect();
-        let headers: Vec<Option<Header>> = futures::stream::iter(entries.clone())
-            .map(|seq| self.header(seq))
-            .buffered(CONCURRENCY)
-            .try_collect()
-            .await?;
-        let objects = headers.into_iter().flatten().flat_map(|header| header.parts).filter_map(|part| match part {
-            PartRef::Object { path, .. } => Some(format!("{}{path}", self.directory)),
-            PartRef::Inline { .. } => None,
-        });
-        self.store.delete_many(objects.collect()).await?;
-        self.store.delete_many(entries.iter().map(|seq| self.entry_path(*seq)).collect()).await?;
-        self.shared.forget();
-        drop(state);
-        Ok(before.0 - first.0)
-    }
-
     /// Remove the whole log: the relation was dropped.
     pub async fn delete_all(&self, fence: &Fence) -> Result<()> {
         let mut state = self.shared.writer.lock().await;
@@ -432,7 +422,8 @@ impl Log {
         let seq = self.shared.head().next();
         let mut published = state.published.clone();
         if let Some(writer) = &header.writer {
-            published.insert(writer.job.0.clone(), Published { checkpoint: writer.checkpoint, seq });
+            let watermark = header.watermark;
+            published.insert(writer.job.0.clone(), Published { checkpoint: writer.checkpoint, seq, watermark });
             while published.len() > PUBLISHERS {
                 let oldest = published.iter().min_by_key(|(_, last)| last.seq).map(|(job, _)| job.clone());
                 oldest.and_then(|job| published.remove(&job));
@@ -453,8 +444,11 @@ impl Log {
         }
         self.shared.advance(seq);
         if seq.0.is_multiple_of(HINT_EVERY) {
-            let first = self.hint().await.ok().flatten().map_or(LogSeq(1), |hint| hint.first);
-            if let Err(error) = self.write_hint(Hint { first, head: seq }).await {
+            let written = async {
+                let first = self.first_known(state).await?;
+                self.write_hint(Hint { first, head: seq }).await
+            };
+            if let Err(error) = written.await {
                 tracing::debug!(%error, "the log's head could not be written down; opening it will take longer");
             }
         }
@@ -487,6 +481,7 @@ impl Log {
             // Entries of somebody else may hold keys; they are read again when next asked for.
             state.keys = None;
         }
+        state.first = None;
         self.shared.advance(head);
         Ok(())
     }
@@ -516,7 +511,7 @@ impl Log {
     async fn hint(&self) -> Result<Option<Hint>> {
         let path = self.hint_path();
         match self.store.get_if_exists(&path).await? {
-            // A hint is not synced, and may be empty after a power loss.
+            // A store that does not sync what it writes may leave it empty after a power loss.
             Some(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             None => Ok(None),
         }
@@ -547,12 +542,16 @@ impl Log {
         }
         let head = self.shared.head();
         let since = LogSeq(head.0.saturating_sub(KEYED_ENTRIES));
-        let headers: Vec<(LogSeq, Option<Header>)> = futures::stream::iter(since.0 + 1..=head.0)
+        let mut keys = ClientKeys::default();
+        for (seq, key) in self.trimmed_keys().await? {
+            keys.add(seq, &[key], since);
+        }
+        let from = self.first_known(state).await?.max(since.next());
+        let headers: Vec<(LogSeq, Option<Header>)> = futures::stream::iter(from.0..=head.0)
             .map(|seq| async move { Ok::<_, StorageError>((LogSeq(seq), self.header(LogSeq(seq)).await?)) })
             .buffered(CONCURRENCY)
             .try_collect()
             .await?;
-        let mut keys = ClientKeys::default();
         for (seq, header) in headers {
             if let Some(header) = header {
                 keys.add(seq, &header.client_keys, since);

@@ -31,6 +31,10 @@ pub(super) struct WriterState {
     pub loaded: bool,
     /// Last checkpoint that each job has published.
     pub published: BTreeMap<String, Published>,
+    /// The oldest entry that was not trimmed, once somebody asked.
+    pub first: Option<LogSeq>,
+    /// Whether what an interrupted trim left was looked for.
+    pub swept: bool,
     /// Client keys, once somebody asked for one.
     pub keys: Option<ClientKeys>,
 }
@@ -94,6 +98,16 @@ impl Shared {
 
     pub fn forget(&self) {
         *self.recent.lock() = Recent::default();
+    }
+
+    /// Entries before `before` were trimmed.
+    pub fn forget_before(&self, before: LogSeq) {
+        let mut recent = self.recent.lock();
+        while recent.entries.front().is_some_and(|(entry, _)| entry.0.seq < before)
+            && let Some((_, bytes)) = recent.entries.pop_front()
+        {
+            recent.bytes -= bytes;
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use weir_storage::{CheckpointId, Manifest, MergeOptions};
 
-use super::super::manifest::{About, assemble};
+use super::super::manifest::{About, assemble, splits_of};
 use super::super::{Action, Kind, Ticket};
 use super::{Collecting, Done, Driver, Outcome, Reply, commit};
 use crate::error::RuntimeError;
@@ -168,6 +168,15 @@ impl Driver {
         let manifests: Vec<Arc<Manifest>> = retained.iter().filter_map(|id| self.retained.get(id)).cloned().collect();
         let (store, points, query) = (self.store.clone(), self.run.points.clone(), self.query().to_owned());
         let grace = self.shared.spec.checkpointing.orphan_grace;
+        let released: Vec<_> = self
+            .sources
+            .iter()
+            .map(|(node, running)| {
+                let uid = &self.shared.spec.graph.nodes[*node].uid;
+                let retained = manifests.iter().map(|manifest| splits_of(manifest, uid)).collect::<Vec<_>>();
+                (Arc::clone(&running.source), retained)
+            })
+            .collect();
         self.background.spawn(async move {
             let manifests: Vec<Manifest> = manifests.iter().map(|manifest| Manifest::clone(manifest)).collect();
             let cleaned = async {
@@ -177,7 +186,12 @@ impl Driver {
                 Ok::<_, RuntimeError>(report)
             };
             match cleaned.await {
-                Ok(report) => tracing::debug!(%query, ?report, "cleaned up"),
+                Ok(report) => {
+                    tracing::debug!(%query, ?report, "cleaned up");
+                    for (source, retained) in released {
+                        source.release(&retained);
+                    }
+                }
                 // The next one does it.
                 Err(error) => tracing::warn!(%query, %error, "cannot remove what earlier checkpoints left"),
             }

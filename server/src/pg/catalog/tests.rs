@@ -17,6 +17,7 @@ fn relation(name: &str, kind: RelationKind, columns: Vec<Column>, key: Vec<usize
         columns,
         key,
         watermark: None,
+        event_time: None,
         connector: Default::default(),
         query: (kind == RelationKind::View).then(|| "SELECT count(*) AS n FROM flights".to_owned()),
         reads: Vec::new(),
