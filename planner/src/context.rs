@@ -30,9 +30,11 @@ use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion::sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use sqlparser::ast;
 
+use crate::arrays;
 use crate::catalog::{Catalog, Relation, RelationKind};
 use crate::error::{ErrorKind, Result, SqlError};
 use crate::from_datafusion;
+use crate::output::{self, Marks};
 use crate::types::SqlType;
 use crate::window::StreamWindows;
 
@@ -76,9 +78,12 @@ impl Context {
     /// A query as a logical plan with coerced types, not yet optimised.
     pub(crate) fn plan(&self, catalog: &Catalog, query: &ast::Query) -> Result<LogicalPlan> {
         let provider = Provider { context: self, catalog };
-        let statement = ast::Statement::Query(Box::new(query.clone()));
+        let mut query = query.clone();
+        output::name_columns(&mut query, Marks::Repeated);
+        arrays::rewrite(&mut query);
         let plan = SqlToRel::new_with_options(&provider, self.parser_options())
-            .sql_statement_to_plan(statement)
+            .sql_statement_to_plan(ast::Statement::Query(Box::new(query)))
+            .and_then(arrays::resolve)
             .map_err(from_datafusion)?;
         Analyzer::new().execute_and_check(plan, &self.options, |_, _| {}).map_err(from_datafusion)
     }
@@ -114,11 +119,13 @@ impl Context {
 
     /// An expression over a relation's columns, coerced and simplified.
     pub(crate) fn expr(&self, sql: &str, schema: &DFSchema) -> Result<Expr> {
-        let parsed = crate::statement::parse_expr(sql)?;
+        let mut parsed = crate::statement::parse_expr(sql)?;
+        arrays::rewrite(&mut parsed);
         let catalog = Catalog::new();
         let provider = Provider { context: self, catalog: &catalog };
         let expr = SqlToRel::new_with_options(&provider, self.parser_options())
             .sql_to_expr(parsed, schema, &mut PlannerContext::new())
+            .and_then(|expr| arrays::resolve_in(expr, schema))
             .map_err(from_datafusion)?;
         let simplify = SimplifyContext::builder()
             .with_schema(Arc::new(schema.clone()))

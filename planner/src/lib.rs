@@ -16,6 +16,7 @@
 //!
 //! A catalog is plain data that comes with each call; what is planned depends on nothing else.
 
+pub mod arrays;
 mod bounds;
 pub mod catalog;
 mod changelog;
@@ -26,6 +27,7 @@ mod explain;
 mod functions;
 mod graph;
 pub mod options;
+pub mod output;
 pub mod plan;
 mod planner;
 mod refuse;

@@ -127,6 +127,15 @@ impl SqlType {
         })?)
     }
 
+    /// As sqlparser's type.
+    pub fn to_ast(&self) -> Result<ast::DataType> {
+        let name = self.to_string();
+        Parser::new(&GenericDialect {})
+            .try_with_sql(&name)
+            .and_then(|mut parser| parser.parse_data_type())
+            .map_err(|error| Self::unknown(&name).detail(error.to_string()))
+    }
+
     /// From sqlparser's type.
     pub fn from_ast(data_type: &ast::DataType) -> Result<Self> {
         use ast::DataType as T;
@@ -292,6 +301,33 @@ impl SqlType {
             Some("jsonb") => Some(Self::Jsonb),
             Some("uuid") => Some(Self::Uuid),
             _ => Self::of(field.data_type()),
+        }
+    }
+
+    /// The name in `pg_type`, by which PostgreSQL calls the column of a cast; that of its elements for an array.
+    pub fn catalog_name(&self) -> &'static str {
+        match self {
+            Self::Boolean => "bool",
+            Self::SmallInt => "int2",
+            Self::Integer => "int4",
+            Self::BigInt => "int8",
+            Self::Real => "float4",
+            Self::Double => "float8",
+            Self::Numeric(..) => "numeric",
+            Self::Text => "text",
+            Self::Varchar(_) => "varchar",
+            Self::Char(_) => "bpchar",
+            Self::Uuid => "uuid",
+            Self::Json => "json",
+            Self::Jsonb => "jsonb",
+            Self::Bytea => "bytea",
+            Self::Date => "date",
+            Self::Time => "time",
+            Self::Timestamp => "timestamp",
+            Self::TimestampTz => "timestamptz",
+            Self::Interval => "interval",
+            Self::Array(inner) => inner.catalog_name(),
+            Self::Struct(_) => "struct",
         }
     }
 

@@ -8,6 +8,7 @@ use datafusion::logical_expr::Expr;
 use weir_runtime::graph::WindowSpec;
 
 use crate::options::format_duration;
+use crate::output::{UNNAMED, shown_name};
 
 /// An expression without the qualifiers of its columns: `dep_delay > 60`.
 pub(crate) fn sentence(expr: &Expr) -> String {
@@ -49,9 +50,22 @@ pub(crate) fn meanings(exprs: &[Expr]) -> String {
 /// An expression by the name that it was given, if it was.
 pub(crate) fn label(expr: &Expr) -> String {
     match expr {
-        Expr::Alias(alias) if matches!(*alias.expr, Expr::Column(_)) || !alias.name.contains('(') => alias.name.clone(),
+        // What a person did not name says more by what it is.
+        Expr::Alias(alias) if !is_derived(&alias.name, &alias.expr) => alias.name.clone(),
         other => sentence(other),
     }
+}
+
+/// Whether a name is the one that PostgreSQL gives to an expression without one.
+fn is_derived(name: &str, expr: &Expr) -> bool {
+    let name = shown_name(name);
+    name == UNNAMED
+        || match expr {
+            Expr::ScalarFunction(call) => call.name() == name,
+            Expr::AggregateFunction(call) => call.func.name() == name,
+            Expr::Case(_) => name == "case",
+            _ => false,
+        }
 }
 
 /// `tumble 1 d on time_hour`.

@@ -13,6 +13,7 @@ use crate::bounds;
 use crate::catalog::Column;
 use crate::error::{ErrorKind, Result, SqlError};
 use crate::from_datafusion;
+use crate::output::{UNNAMED, shown_name};
 use crate::plan::Target;
 use crate::refuse;
 use crate::types::SqlType;
@@ -177,16 +178,10 @@ impl Builder<'_> {
     }
 }
 
-/// A name that can be written without quotes, as PostgreSQL gives to what has none: `count(*)` is `count`.
+/// The name of a column, for one that PostgreSQL leaves without a name `column2`: it can be written without quotes.
 fn result_name(name: &str, index: usize) -> String {
-    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-    if name.chars().all(word) && !name.is_empty() {
-        return name.to_owned();
-    }
-    match name.split_once('(') {
-        Some((function, _)) if !function.is_empty() && function.chars().all(word) => function.to_lowercase(),
-        // A quoted name that a person chose has no operators in it.
-        _ if !name.contains(['(', ')', '+', '*', '/', '=', '<', '>', '|', '.']) => name.to_owned(),
-        _ => format!("column{}", index + 1),
+    match shown_name(name) {
+        UNNAMED => format!("column{}", index + 1),
+        name => name.to_owned(),
     }
 }

@@ -11,7 +11,7 @@ use weir_runtime::graph::ConnectorOptions;
 
 use crate::error::{ErrorKind, Result, SqlError, nearest};
 
-pub use parameters::{PARAMETERS, Parameter, Parameters};
+pub use parameters::{PARAMETERS, Parameter, Parameters, SERVER_VERSION};
 pub use table::OPTIONS;
 pub use value::{Retention, format_bytes, format_duration, parse_bytes, parse_duration, parse_retention};
 

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 
 use crate::error::{ErrorKind, Result, SqlError};
 
+/// What the server says its version is: that of PostgreSQL whose manners it has, which drivers read, then Weir's.
+pub const SERVER_VERSION: &str = concat!("16.6 (Weir ", env!("CARGO_PKG_VERSION"), ")");
+
 /// A session parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
@@ -52,7 +55,7 @@ pub static PARAMETERS: &[Parameter] = &[
     fixed("is_superuser", "on"),
     fixed("max_identifier_length", "63"),
     fixed("server_encoding", "UTF8"),
-    fixed("server_version", "16.6"),
+    fixed("server_version", SERVER_VERSION),
     fixed("server_version_num", "160006"),
     fixed("session_authorization", "weir"),
 ];

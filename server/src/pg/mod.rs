@@ -40,11 +40,6 @@ use startup::Startup;
 /// The only database.
 pub const DATABASE: &str = "weir";
 
-/// What the server says its version is: PostgreSQL's first, which drivers read, then Weir's.
-pub fn server_version() -> String {
-    format!("16.0 (Weir {})", env!("CARGO_PKG_VERSION"))
-}
-
 /// Serves connections until `shutdown` is cancelled, then closes them all.
 pub async fn serve(engine: Arc<Engine>, listener: TcpListener, shutdown: CancellationToken) {
     let manager = Arc::new(ConnectionManager::new());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, IntervalMonthDayNano};
 use datafusion::scalar::ScalarValue;
 use pgwire::api::Type;
-use weir_planner::{ErrorKind, SqlError};
+use weir_planner::{ErrorKind, SqlError, arrays};
 
 use super::types::{arrow_type, element_type};
 
@@ -45,8 +45,11 @@ pub(super) fn parameter(
         (None, None) => decode(&Type::TEXT, binary, bytes, None),
     };
     let value = value.map_err(at)?;
-    match wanted {
-        Some(wanted) if value.data_type() != *wanted => {
+    match (wanted, &value) {
+        (Some(DataType::List(item)), ScalarValue::Utf8(Some(text))) => {
+            array_from_text(&super::types::pg_type(item), text, Some(item.data_type())).map_err(at)
+        }
+        (Some(wanted), _) if value.data_type() != *wanted => {
             value.cast_to(wanted).map_err(|_| at(invalid(&format!("{value} does not fit type {wanted}"))))
         }
         _ => Ok(value),
@@ -54,12 +57,12 @@ pub(super) fn parameter(
 }
 
 fn decode(ty: &Type, binary: bool, bytes: &[u8], wanted: Option<&DataType>) -> Result<ScalarValue, SqlError> {
-    if binary { from_binary(ty, bytes) } else { from_text(ty, utf8(bytes)?, wanted) }
+    if binary { from_binary(ty, bytes, wanted) } else { from_text(ty, utf8(bytes)?, wanted) }
 }
 
 fn from_text(ty: &Type, text: &str, wanted: Option<&DataType>) -> Result<ScalarValue, SqlError> {
     if let Some(element) = element_type(ty) {
-        return array_from_text(&element, text);
+        return array_from_text(&element, text, element_of(wanted));
     }
     match *ty {
         Type::BYTEA => return Ok(ScalarValue::Binary(Some(bytea_from_text(text)?))),
@@ -144,63 +147,52 @@ fn numeric_from_text(text: &str, wanted: Option<&DataType>) -> Result<ScalarValu
     }
 }
 
-/// `{1,NULL,"a b"}`. Only arrays of one dimension: Weir's arrays of arrays have no PostgreSQL type.
-fn array_from_text(element: &Type, text: &str) -> Result<ScalarValue, SqlError> {
-    let broken = || not_a(&format!("{}[]", element.name()), text);
-    let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(broken)?;
-    let mut values = Vec::new();
-    let (mut item, mut quoted, mut inside) = (String::new(), false, false);
-    let mut finish = |item: &mut String, quoted: &mut bool| {
-        let text = std::mem::take(item);
-        let value = match (std::mem::take(quoted), text.trim()) {
-            (false, bare) if bare.eq_ignore_ascii_case("null") => None,
-            (false, bare) => Some(from_text(element, bare, None)?),
-            (true, _) => Some(from_text(element, &text, None)?),
-        };
-        values.push(value);
-        Ok::<(), SqlError>(())
-    };
-    let mut chars = inner.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => {
-                item.push(chars.next().ok_or_else(broken)?);
-                quoted = true;
-            }
-            '"' => {
-                inside = !inside;
-                quoted = true;
-            }
-            ',' if !inside => finish(&mut item, &mut quoted)?,
-            '{' | '}' if !inside => return Err(broken()),
-            c => item.push(c),
-        }
+fn element_of(wanted: Option<&DataType>) -> Option<&DataType> {
+    match wanted {
+        Some(DataType::List(item)) => Some(item.data_type()),
+        _ => None,
     }
-    if !inner.trim().is_empty() {
-        finish(&mut item, &mut quoted)?;
-    }
-    list(element, values)
 }
 
-fn list(element: &Type, values: Vec<Option<ScalarValue>>) -> Result<ScalarValue, SqlError> {
-    let ty = match values.iter().flatten().next() {
-        Some(value) => value.data_type(),
-        None => arrow_type(element).ok_or_else(|| unknown_type(element.oid()))?,
+/// `{1,NULL,"a b"}`. Only arrays of one dimension: Weir's arrays of arrays have no PostgreSQL type.
+fn array_from_text(element: &Type, text: &str, wanted: Option<&DataType>) -> Result<ScalarValue, SqlError> {
+    let elements = arrays::elements(text).ok_or_else(|| not_a(&format!("{}[]", element.name()), text))?;
+    let values = elements
+        .into_iter()
+        .map(|item| item.map(|item| from_text(element, &item, wanted)).transpose())
+        .collect::<Result<_, _>>()?;
+    list(element, values, wanted)
+}
+
+/// A list of what is wanted, else of a type that holds all values.
+fn list(element: &Type, values: Vec<Option<ScalarValue>>, wanted: Option<&DataType>) -> Result<ScalarValue, SqlError> {
+    let ty = match (wanted, values.iter().flatten().map(ScalarValue::data_type).reduce(wider)) {
+        (Some(wanted), _) => wanted.clone(),
+        (None, Some(ty)) => ty,
+        (None, None) => arrow_type(element).ok_or_else(|| unknown_type(element.oid()))?,
     };
     let null = ScalarValue::try_from(&ty).map_err(|e| invalid(&e.to_string()))?;
     let values: Vec<ScalarValue> = values
         .into_iter()
         .map(|value| match value {
             None => Ok(null.clone()),
-            Some(value) => value.cast_to(&ty).map_err(|e| invalid(&e.to_string())),
+            Some(value) => value.cast_to(&ty).map_err(|_| invalid(&format!("{value} does not fit type {ty}"))),
         })
         .collect::<Result<_, _>>()?;
     Ok(ScalarValue::List(ScalarValue::new_list_nullable(&values, &ty)))
 }
 
-fn from_binary(ty: &Type, bytes: &[u8]) -> Result<ScalarValue, SqlError> {
+/// Decimals come with as many digits behind the point as each has.
+fn wider(a: DataType, b: DataType) -> DataType {
+    match (a, b) {
+        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => DataType::Decimal128(p.max(q), s.max(t)),
+        (a, _) => a,
+    }
+}
+
+fn from_binary(ty: &Type, bytes: &[u8], wanted: Option<&DataType>) -> Result<ScalarValue, SqlError> {
     if let Some(element) = element_type(ty) {
-        return array_from_binary(&element, bytes);
+        return array_from_binary(&element, bytes, element_of(wanted));
     }
     Ok(match *ty {
         Type::BOOL => ScalarValue::Boolean(Some(u8::from_be_bytes(fixed(ty, bytes)?) != 0)),
@@ -210,7 +202,7 @@ fn from_binary(ty: &Type, bytes: &[u8]) -> Result<ScalarValue, SqlError> {
         Type::OID => ScalarValue::Int64(Some(i64::from(u32::from_be_bytes(fixed(ty, bytes)?)))),
         Type::FLOAT4 => ScalarValue::Float32(Some(f32::from_be_bytes(fixed(ty, bytes)?))),
         Type::FLOAT8 => ScalarValue::Float64(Some(f64::from_be_bytes(fixed(ty, bytes)?))),
-        Type::NUMERIC => numeric_from_text(&numeric_text(bytes)?, None)?,
+        Type::NUMERIC => numeric_from_text(&numeric_text(bytes)?, wanted)?,
         Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::JSON | Type::CHAR => {
             ScalarValue::Utf8(Some(utf8(bytes)?.to_owned()))
         }
@@ -284,13 +276,13 @@ fn numeric_text(bytes: &[u8]) -> Result<String, SqlError> {
     Ok(text)
 }
 
-fn array_from_binary(element: &Type, bytes: &[u8]) -> Result<ScalarValue, SqlError> {
+fn array_from_binary(element: &Type, bytes: &[u8], wanted: Option<&DataType>) -> Result<ScalarValue, SqlError> {
     let mut rest = bytes;
     let dimensions = take_i32(&mut rest)?;
     let _has_nulls = take_i32(&mut rest)?;
     let _element_oid = take_i32(&mut rest)?;
     if dimensions == 0 {
-        return list(element, Vec::new());
+        return list(element, Vec::new(), wanted);
     }
     if dimensions != 1 {
         return Err(invalid(&format!("an array of {dimensions} dimensions; Weir takes arrays of one")));
@@ -306,9 +298,9 @@ fn array_from_binary(element: &Type, bytes: &[u8]) -> Result<ScalarValue, SqlErr
         }
         let (value, tail) = rest.split_at_checked(length as usize).ok_or_else(|| invalid("the array is cut short"))?;
         rest = tail;
-        values.push(Some(from_binary(element, value)?));
+        values.push(Some(from_binary(element, value, wanted)?));
     }
-    list(element, values)
+    list(element, values, wanted)
 }
 
 fn take_i32(rest: &mut &[u8]) -> Result<i32, SqlError> {
@@ -393,6 +385,27 @@ mod tests {
             array.extend(word.to_be_bytes());
         }
         assert_eq!(binary(&Type::INT4_ARRAY, &array).to_string(), "[9, ]");
+    }
+
+    #[test]
+    fn an_array_is_what_the_statement_wants() {
+        let of = |ty: DataType| DataType::List(Arc::new(arrow::datatypes::Field::new_list_field(ty, true)));
+        let value = |oid: u32, wanted: &DataType, text: &str| {
+            parameter(0, Some(oid), Some(wanted), false, Some(text.as_bytes())).unwrap()
+        };
+        for (oid, wanted, text, shown) in [
+            (Type::INT2_ARRAY.oid(), of(DataType::Int64), "{1,2}", "[1, 2]"),
+            (UNSPECIFIED, of(DataType::Int32), "{1,NULL}", "[1, ]"),
+            (Type::TEXT.oid(), of(DataType::Utf8), "{a,\"b c\"}", "[a, b c]"),
+            (Type::NUMERIC_ARRAY.oid(), of(DataType::Decimal128(10, 2)), "{1,2.5}", "[1.00, 2.50]"),
+            (Type::TEXT_ARRAY.oid(), of(DataType::Int32), "{}", "[]"),
+        ] {
+            let value = value(oid, &wanted, text);
+            assert_eq!((value.data_type(), value.to_string().as_str()), (wanted, shown));
+        }
+        // Nothing tells: no digit is lost.
+        let value = text(&Type::NUMERIC_ARRAY, "{1,2.5,0.125}");
+        assert_eq!(value.to_string(), "[1.000, 2.500, 0.125]");
     }
 
     #[test]

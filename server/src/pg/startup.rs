@@ -17,9 +17,11 @@ use pgwire::api::{
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
+use weir_planner::options::SERVER_VERSION;
+
+use super::DATABASE;
 use super::connection::Connection;
 use super::error::fatal;
-use super::{DATABASE, server_version};
 
 /// Numbers connections across the server, so that a cancel key names one of them.
 static KEYS: std::sync::LazyLock<RandomPidSecretKeyGenerator> =
@@ -80,7 +82,7 @@ impl ServerParameterProvider for Parameters {
         C: ClientInfo,
     {
         let mut standard = DefaultServerParameterProvider::default();
-        standard.server_version = server_version();
+        standard.server_version = SERVER_VERSION.to_owned();
         standard.time_zone = "UTC".to_owned();
         standard.date_style = "ISO, MDY".to_owned();
         standard.server_parameters(client)

@@ -11,6 +11,7 @@ mod schema;
 mod stream_table;
 mod system;
 mod view_table;
+mod yielding;
 
 use std::sync::{Arc, OnceLock};
 
@@ -42,6 +43,10 @@ fn base_state() -> &'static SessionState {
             .with_information_schema(false)
             .with_target_partitions(crate::config::cores() as usize)
             .set_str("datafusion.sql_parser.dialect", "postgresql");
-        weir_planner::register_functions(SessionStateBuilder::new().with_config(config).with_default_features()).build()
+        let builder = SessionStateBuilder::new()
+            .with_config(config)
+            .with_default_features()
+            .with_physical_optimizer_rule(Arc::new(yielding::YieldAfterMultipliers));
+        weir_planner::register_functions(builder).build()
     })
 }

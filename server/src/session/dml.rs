@@ -12,12 +12,13 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, lit}
 use datafusion::scalar::ScalarValue;
 use futures::TryStreamExt;
 use sqlparser::ast::{self, VisitMut, VisitorMut};
-use weir_planner::statement::{Delete, Insert, Update};
-use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
+use weir_planner::arrays;
+use weir_planner::statement::{Delete, Insert, Query, Update};
+use weir_planner::{ErrorKind, Relation, RelationKind, SqlError, SqlType};
 use weir_runtime::message::Chunk;
 
-use super::query::{plan, run};
-use super::{Outcome, Session};
+use super::query::{parameter_types, plan, run};
+use super::{Description, Outcome, Session};
 use crate::error::{from_datafusion, from_runtime};
 use crate::serving::statement_context;
 
@@ -50,14 +51,18 @@ impl Session {
         targets: &[usize],
         parameters: &[ScalarValue],
     ) -> Result<RecordBatch, SqlError> {
-        let context = statement_context(&self.engine);
-        let source = match &insert.source {
+        let (context, source) = match &insert.source {
             Some(source) => {
                 let mut source = source.as_ref().clone();
                 substitute(&mut source, parameters)?;
-                plan(&context, &source).await?
+                let context = self.context(&source);
+                let planned = plan(&context, &source).await?;
+                (context, planned)
             }
-            None => LogicalPlanBuilder::empty(true).build().map_err(from_datafusion)?,
+            None => {
+                let nothing = LogicalPlanBuilder::empty(true).build().map_err(from_datafusion)?;
+                (statement_context(&self.engine), nothing)
+            }
         };
         let given = source.schema().fields().len();
         if insert.source.is_some() && given != targets.len() {
@@ -84,6 +89,7 @@ impl Session {
             columns.push(cast(value, column.data_type()).alias(&column.name));
         }
         let projected = LogicalPlanBuilder::from(source).project(columns).and_then(|b| b.build());
+        let projected = projected.and_then(arrays::resolve);
         let projected = projected.map_err(from_datafusion)?;
         collect(&context, projected, &relation.physical_schema()).await
     }
@@ -169,8 +175,16 @@ impl Session {
             items.push(format!("{} AS \"o{i}\"", quoted(&relation.columns[i].name)));
         }
         for &i in &physical {
-            let value = new_values[i].clone().unwrap_or_else(|| quoted(&relation.columns[i].name));
-            items.push(format!("({value}) AS \"n{i}\""));
+            let column = &relation.columns[i];
+            let value = match &new_values[i] {
+                // An array's text is read as one.
+                Some(value) if matches!(column.sql_type, SqlType::Array(_)) => {
+                    format!("({value})::{}", column.pg_type())
+                }
+                Some(value) => format!("({value})"),
+                None => quoted(&column.name),
+            };
+            items.push(format!("{value} AS \"n{i}\""));
         }
         let rows = self.select_rows(relation, &items, selection, parameters).await?;
         let schema = relation.physical_schema();
@@ -244,17 +258,72 @@ impl Session {
         selection: Option<&ast::Expr>,
         parameters: &[ScalarValue],
     ) -> Result<RecordBatch, SqlError> {
-        let mut sql = format!("SELECT {} FROM {}", items.join(", "), quoted(&relation.name));
-        if let Some(selection) = selection {
-            let mut selection = selection.clone();
-            substitute(&mut selection, parameters)?;
-            sql.push_str(&format!(" WHERE {selection}"));
-        }
-        let context = statement_context(&self.engine);
-        let plan = context.state().create_logical_plan(&sql).await.map_err(from_datafusion)?;
+        let mut query = select_query(relation, items, selection)?;
+        substitute(&mut query, parameters)?;
+        let context = self.context(&query);
+        let plan = plan(&context, &query).await?;
         let schema: SchemaRef = Arc::new(plan.schema().as_arrow().clone());
         collect(&context, plan, &schema).await
     }
+
+    /// What an INSERT's parameters are: in VALUES as the columns that they fill, in a SELECT as that tells.
+    pub(super) async fn describe_insert(&self, insert: &Insert) -> Result<Description, SqlError> {
+        let parameters = match &insert.source {
+            Some(source) if matches!(source.body.as_ref(), ast::SetExpr::Values(_)) => {
+                let relation = Arc::clone(self.engine.catalog().find(&insert.table)?);
+                insert_parameter_types(&relation, insert, source)
+            }
+            Some(source) => parameter_types(&plan(&self.context(source.as_ref()), source).await?)?,
+            None => Vec::new(),
+        };
+        Ok(Description { parameters, columns: None })
+    }
+
+    /// What an UPDATE's parameters are: those in the assignments as the columns, the others as the condition tells.
+    pub(super) async fn describe_update(&self, update: &Update) -> Result<Description, SqlError> {
+        let relation = Arc::clone(self.engine.catalog().find(&update.table)?);
+        let mut types = self.condition_parameters(&relation, update.selection.as_ref()).await?;
+        for (name, value) in &update.assignments {
+            let ty = relation.columns[column_index(&relation, name)?].data_type();
+            let alone = placeholder(value).is_some();
+            for number in placeholders(value) {
+                if types.len() < number {
+                    types.resize(number, DataType::Null);
+                }
+                // Inside an expression a parameter need not have the column's type, but most often has.
+                if alone || types[number - 1].is_null() {
+                    types[number - 1] = ty.clone();
+                }
+            }
+        }
+        Ok(Description { parameters: types, columns: None })
+    }
+
+    pub(super) async fn describe_delete(&self, delete: &Delete) -> Result<Description, SqlError> {
+        let relation = Arc::clone(self.engine.catalog().find(&delete.table)?);
+        let parameters = self.condition_parameters(&relation, delete.selection.as_ref()).await?;
+        Ok(Description { parameters, columns: None })
+    }
+
+    async fn condition_parameters(
+        &self,
+        relation: &Relation,
+        selection: Option<&ast::Expr>,
+    ) -> Result<Vec<DataType>, SqlError> {
+        let Some(condition) = selection.filter(|condition| !placeholders(condition).is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let query = select_query(relation, &["1".to_owned()], Some(condition))?;
+        parameter_types(&plan(&self.context(&query), &query).await?)
+    }
+}
+
+fn select_query(relation: &Relation, items: &[String], selection: Option<&ast::Expr>) -> Result<ast::Query, SqlError> {
+    let mut sql = format!("SELECT {} FROM {}", items.join(", "), quoted(&relation.name));
+    if let Some(selection) = selection {
+        sql.push_str(&format!(" WHERE {selection}"));
+    }
+    Ok(*Query::from_sql(&sql)?.ast)
 }
 
 async fn collect(
@@ -400,19 +469,16 @@ fn duplicate_key(relation: &Relation, rows: &RecordBatch, key: &[usize], row: us
 }
 
 /// Types of the parameters of an INSERT: that of the column that each fills.
-pub(super) fn insert_parameter_types(relation: &Relation, insert: &Insert, source: &ast::Query) -> Vec<DataType> {
+fn insert_parameter_types(relation: &Relation, insert: &Insert, source: &ast::Query) -> Vec<DataType> {
     let Ok(targets) = insert_targets(relation, insert) else { return Vec::new() };
     let mut types: Vec<DataType> = Vec::new();
     if let ast::SetExpr::Values(values) = source.body.as_ref() {
         for row in &values.rows {
             for (position, value) in row.iter().enumerate() {
                 let Some(&target) = targets.get(position) else { continue };
-                let mut find = Placeholders(Vec::new());
-                let mut value = value.clone();
-                let _ = value.visit(&mut find);
-                for number in find.0 {
+                for number in placeholders(value) {
                     if types.len() < number {
-                        types.resize(number, DataType::Utf8);
+                        types.resize(number, DataType::Null);
                     }
                     types[number - 1] = relation.columns[target].data_type();
                 }
@@ -423,17 +489,13 @@ pub(super) fn insert_parameter_types(relation: &Relation, insert: &Insert, sourc
 }
 
 /// Numbers of the placeholders in an expression.
-struct Placeholders(Vec<usize>);
-
-impl VisitorMut for Placeholders {
-    type Break = ();
-
-    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<()> {
-        if let Some(number) = placeholder(expr) {
-            self.0.push(number);
-        }
-        ControlFlow::Continue(())
-    }
+fn placeholders(expr: &ast::Expr) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    let _ = ast::visit_expressions(expr, |expr| {
+        numbers.extend(placeholder(expr));
+        ControlFlow::<()>::Continue(())
+    });
+    numbers
 }
 
 /// `$n` with n from 1.
@@ -488,6 +550,7 @@ fn literal(value: &ScalarValue) -> ast::Expr {
         ScalarValue::Binary(Some(bytes)) | ScalarValue::LargeBinary(Some(bytes)) => {
             plain(ast::Value::HexStringLiteral(bytes.iter().map(|b| format!("{b:02x}")).collect()))
         }
+        ScalarValue::List(list) => array_literal(&list.value(0), value),
         other => {
             let text = other
                 .to_array()
@@ -496,6 +559,26 @@ fn literal(value: &ScalarValue) -> ast::Expr {
                 .unwrap_or_else(|| other.to_string());
             plain(ast::Value::SingleQuotedString(text))
         }
+    }
+}
+
+/// `ARRAY[…]::type[]`. The cast tells what an empty array, or one of NULLs, is of.
+fn array_literal(elements: &dyn Array, value: &ScalarValue) -> ast::Expr {
+    let elem = (0..elements.len())
+        .map(|i| {
+            ScalarValue::try_from_array(elements, i).map_or(ast::Expr::Value(ast::Value::Null.into()), |v| literal(&v))
+        })
+        .collect();
+    let array = ast::Expr::Array(ast::Array { elem, named: true });
+    match SqlType::of(&value.data_type()).and_then(|ty| ty.to_ast().ok()) {
+        Some(data_type) => ast::Expr::Cast {
+            kind: ast::CastKind::DoubleColon,
+            expr: Box::new(array),
+            data_type,
+            array: false,
+            format: None,
+        },
+        None => array,
     }
 }
 
@@ -516,5 +599,18 @@ mod tests {
         let mut query = *Parser::new(&PostgreSqlDialect {}).try_with_sql("VALUES ($4)").unwrap().parse_query().unwrap();
         let error = substitute(&mut query, &values).unwrap_err();
         assert!(error.message.contains("$4"), "{error}");
+    }
+
+    #[test]
+    fn arrays_become_typed_literals() {
+        let mut query =
+            *Parser::new(&PostgreSqlDialect {}).try_with_sql("VALUES ($1, $2)").unwrap().parse_query().unwrap();
+        let texts = [ScalarValue::from("a'b"), ScalarValue::Utf8(None)];
+        let lists = [
+            ScalarValue::List(ScalarValue::new_list_nullable(&texts, &DataType::Utf8)),
+            ScalarValue::List(ScalarValue::new_list_nullable(&[], &DataType::Int64)),
+        ];
+        substitute(&mut query, &lists).unwrap();
+        assert_eq!(query.to_string(), "VALUES (ARRAY['a''b', NULL]::TEXT[], ARRAY[]::BIGINT[])");
     }
 }

@@ -10,7 +10,6 @@ use super::query::plan;
 use super::show::{batch, strings};
 use super::{Outcome, Session};
 use crate::error::from_datafusion;
-use crate::serving::statement_context;
 
 impl Session {
     pub(super) async fn explain(&mut self, analyze: bool, parsed: &Parsed) -> Result<Outcome, SqlError> {
@@ -76,7 +75,7 @@ impl Session {
     }
 
     async fn explain_select(&self, query: &Query, analyze: bool) -> Result<Vec<String>, SqlError> {
-        let context = statement_context(&self.engine);
+        let context = self.context(&query.ast);
         let logical = plan(&context, &query.ast).await?;
         let physical = context.state().create_physical_plan(&logical).await.map_err(from_datafusion)?;
         let text = if analyze {

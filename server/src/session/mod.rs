@@ -25,6 +25,7 @@ use weir_planner::{Options, Parsed, SqlError, Statement};
 
 use crate::engine::Engine;
 use cursor::Cursor;
+pub(crate) use query::with_schema;
 
 /// What a statement answers.
 pub enum Outcome {
@@ -169,6 +170,8 @@ impl Session {
         match &parsed.statement {
             Statement::Query(query) if query.emit.is_none() => self.describe_select(parsed, query).await,
             Statement::Insert(insert) => self.describe_insert(insert).await,
+            Statement::Update(update) => self.describe_update(update).await,
+            Statement::Delete(delete) => self.describe_delete(delete).await,
             Statement::Query(_)
             | Statement::Subscribe(_)
             | Statement::Show(_)

@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::ParamValues;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement as DfStatement;
-use sqlparser::ast;
+use futures::StreamExt;
+use sqlparser::ast::{self, Visit};
+use weir_planner::arrays;
 use weir_planner::error::nearest;
-use weir_planner::statement::{Insert, Query};
+use weir_planner::output::{Marks, name_columns, shown_name};
+use weir_planner::statement::Query;
 use weir_planner::{ErrorKind, Parsed, SqlError};
 use weir_runtime::graph::Emit;
 
@@ -39,7 +45,7 @@ impl Session {
             let (schema, rows) = answer;
             return Ok(Outcome::Rows { schema, rows, tag: "SELECT", endless: false });
         }
-        let context = statement_context(&self.engine);
+        let context = self.context(&query.ast);
         let plan = plan(&context, &query.ast).await?;
         let plan = with_parameters(plan, parameters)?;
         let (schema, rows) = run(&context, plan).await?;
@@ -50,32 +56,41 @@ impl Session {
         if crate::pg::catalog::is_catalog_query(&parsed.sql) {
             return crate::pg::catalog::describe_catalog_query(&self.engine, &self.user, &query.sql).await;
         }
-        let context = statement_context(&self.engine);
+        let context = self.context(&query.ast);
         let plan = plan(&context, &query.ast).await?;
         let plan = context.state().optimize(&plan).unwrap_or(plan);
-        Ok(Description {
-            parameters: parameter_types(&plan)?,
-            columns: Some(Arc::new(plan.schema().as_arrow().clone())),
-        })
+        let columns = shown(plan.schema().inner()).unwrap_or_else(|| Arc::clone(plan.schema().inner()));
+        Ok(Description { parameters: parameter_types(&plan)?, columns: Some(columns) })
     }
 
-    pub(super) async fn describe_insert(&mut self, insert: &Insert) -> Result<Description, SqlError> {
-        let parameters = match &insert.source {
-            Some(source) => {
-                let relation = Arc::clone(self.engine.catalog().find(&insert.table)?);
-                super::dml::insert_parameter_types(&relation, insert, source)
-            }
-            None => Vec::new(),
-        };
-        Ok(Description { parameters, columns: None })
+    /// A context for one statement, with the functions about the server that its query calls.
+    pub(super) fn context<T: Visit>(&self, statement: &T) -> SessionContext {
+        let context = statement_context(&self.engine);
+        crate::pg::catalog::add_functions(&context, statement, &self.engine, &self.user);
+        context
     }
 }
 
-/// Plans a batch query.
+/// Plans a batch query. Names of columns may have marks, which [`run`] takes off.
 pub(super) async fn plan(context: &SessionContext, query: &ast::Query) -> Result<LogicalPlan, SqlError> {
-    let statement = ast::Statement::Query(Box::new(query.clone()));
-    let planned = context.state().statement_to_plan(DfStatement::Statement(Box::new(statement))).await;
-    planned.map_err(|error| named(context, from_datafusion(error)))
+    let planned = match plan_marked(context, query, Marks::Repeated).await {
+        // What a wildcard brings in may have the name of something beside it.
+        Err(error) if error.is(ErrorKind::DUPLICATE_COLUMN) || error.is(ErrorKind::AMBIGUOUS_COLUMN) => {
+            plan_marked(context, query, Marks::BesideWildcards).await.map_err(|_| error)
+        }
+        planned => planned,
+    };
+    planned.map_err(|error| named(context, error))
+}
+
+async fn plan_marked(context: &SessionContext, query: &ast::Query, marks: Marks) -> Result<LogicalPlan, SqlError> {
+    let mut query = query.clone();
+    name_columns(&mut query, marks);
+    arrays::rewrite(&mut query);
+    crate::pg::catalog::unqualify_functions(&mut query);
+    let statement = ast::Statement::Query(Box::new(query));
+    let plan = context.state().statement_to_plan(DfStatement::Statement(Box::new(statement))).await;
+    plan.and_then(arrays::resolve).map_err(from_datafusion)
 }
 
 /// An unknown relation as the catalog tells it, with the nearest name, rather than as DataFusion does.
@@ -111,20 +126,43 @@ pub(super) fn with_parameters(plan: LogicalPlan, parameters: &[ScalarValue]) -> 
     plan.with_param_values(ParamValues::List(values)).map_err(from_datafusion)
 }
 
-fn parameter_types(plan: &LogicalPlan) -> Result<Vec<arrow::datatypes::DataType>, SqlError> {
+/// Types of `$1`, `$2`, …; `Null` where nothing tells.
+pub(super) fn parameter_types(plan: &LogicalPlan) -> Result<Vec<DataType>, SqlError> {
     let types = plan.get_parameter_types().map_err(from_datafusion)?;
     let count = types.keys().filter_map(|name| name.trim_start_matches('$').parse::<usize>().ok()).max().unwrap_or(0);
-    Ok((1..=count)
-        .map(|i| types.get(&format!("${i}")).cloned().flatten().unwrap_or(arrow::datatypes::DataType::Utf8))
-        .collect())
+    Ok((1..=count).map(|i| types.get(&format!("${i}")).cloned().flatten().unwrap_or(DataType::Null)).collect())
 }
 
 /// Runs a plan; the rows come as they are computed.
 pub(super) async fn run(
     context: &SessionContext,
     plan: LogicalPlan,
-) -> Result<(arrow::datatypes::SchemaRef, SendableRecordBatchStream), SqlError> {
+) -> Result<(SchemaRef, SendableRecordBatchStream), SqlError> {
     let frame = DataFrame::new(context.state(), plan);
     let rows = frame.execute_stream().await.map_err(from_datafusion)?;
-    Ok((rows.schema(), rows))
+    match shown(&rows.schema()) {
+        Some(schema) => Ok((Arc::clone(&schema), with_schema(rows, schema))),
+        None => Ok((rows.schema(), rows)),
+    }
+}
+
+/// The columns by their names without marks; `None` when there are no marks.
+fn shown(schema: &SchemaRef) -> Option<SchemaRef> {
+    if schema.fields().iter().all(|field| shown_name(field.name()) == field.name()) {
+        return None;
+    }
+    let rename = |field: &Arc<Field>| field.as_ref().clone().with_name(shown_name(field.name()));
+    let fields: Vec<Field> = schema.fields().iter().map(rename).collect();
+    Some(Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone())))
+}
+
+/// The same rows under another schema.
+pub(crate) fn with_schema(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecordBatchStream {
+    let target = Arc::clone(&schema);
+    let renamed = rows.map(move |batch| {
+        let batch = batch?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&target), batch.columns().to_vec(), &options)?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, renamed))
 }

@@ -144,9 +144,17 @@ async fn psql_fetches_in_portions() {
 }
 
 /// Runs a statement that never ends, interrupts psql once what it printed is enough, and answers what it said.
+///
+/// psql collects what it writes to a pipe, and COPY does not make it write before its end: line by line comes what has
+/// come.
 fn interrupted(weir: &Weir, script: &str, enough: impl Fn(&str) -> bool) -> String {
-    let mut child = psql(weir)
+    let psql = psql(weir);
+    let mut child = Command::new("stdbuf")
+        .arg("-oL")
+        .arg(psql.get_program())
+        .args(psql.get_args())
         .args(["-A", "-t"])
+        .env("PAGER", "")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -184,8 +192,41 @@ async fn psql_watches_until_it_is_interrupted() {
 async fn control_c_ends_a_subscription() {
     let (_directory, weir) = start().await;
     let said = interrupted(&weir, "COPY (SUBSCRIBE TO item) TO STDOUT;\n", |seen| seen.lines().count() >= 3);
-    assert!(said.contains("cancel"), "{said}");
+    assert!(said.contains("canceling statement due to user request"), "{said}");
     assert!(one(&weir, "SELECT 1").contains("(1 row)"));
+}
+
+/// Statements that never end, for computing or for waiting: each hears the cancel request of its connection, tells its
+/// client, and the connection goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_request_ends_what_computes_and_what_waits() {
+    let (_directory, weir) = start().await;
+    let endless = "SELECT a.value FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b \
+                   WHERE a.value + b.value < 0";
+    for statement in [endless, "SUBSCRIBE TO item", "SELECT name FROM item EMIT CHANGES"] {
+        let client = weir.connect().await.unwrap();
+        let token = client.cancel_token();
+        let running = client.simple_query(statement);
+        tokio::pin!(running);
+        // A request that comes before the statement has begun cancels nothing: it is repeated.
+        let error = loop {
+            tokio::select! {
+                result = &mut running => break result.unwrap_err(),
+                () = tokio::time::sleep(Duration::from_millis(100)) => {
+                    token.cancel_query(tokio_postgres::NoTls).await.unwrap();
+                }
+            }
+        };
+        assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{statement}: {error}");
+        // A request that was late may have met this statement, which is then asked once more.
+        let goes_on = match client.simple_query("SELECT 'goes on'").await {
+            Err(late) if late.code().is_some_and(|code| code.code() == "57014") => {
+                client.simple_query("SELECT 'goes on'").await
+            }
+            other => other,
+        };
+        assert!(goes_on.is_ok(), "{statement}");
+    }
 }
 
 fn python(weir: &Weir, script: &str) {

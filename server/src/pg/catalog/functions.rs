@@ -11,14 +11,13 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
-use weir_planner::options::Parameters;
+use weir_planner::options::{Parameters, SERVER_VERSION};
 use weir_planner::types::quote_ident;
 use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
 
 use super::Snapshot;
 use super::names::{INFORMATION_SCHEMA, PG_CATALOG, PUBLIC, index_name};
 use super::tables::SYSTEM_RELATIONS;
-use crate::pg::server_version;
 
 /// Functions that make a query without a relation one about the server.
 pub(super) const NAMES: &[&str] = &[
@@ -184,7 +183,7 @@ impl CatalogFunctions {
 
     fn about_the_server(&mut self) {
         let user = self.snapshot.user.clone();
-        let version = format!("PostgreSQL {} on {}-{}", server_version(), std::env::consts::ARCH, std::env::consts::OS);
+        let version = format!("PostgreSQL {} on {}-{}", SERVER_VERSION, std::env::consts::ARCH, std::env::consts::OS);
         self.text("version", version);
         self.text("current_schema", "public".to_owned());
         self.text("current_database", crate::pg::DATABASE.to_owned());
@@ -460,12 +459,7 @@ fn type_oid(name: &str) -> Option<i32> {
 
 /// What `current_setting` and `pg_settings` say where PostgreSQL has a parameter.
 fn setting(name: &str) -> Option<String> {
-    match name.to_lowercase().as_str() {
-        "server_version" => Some(server_version()),
-        "server_version_num" => Some("160000".to_owned()),
-        "server_encoding" => Some("UTF8".to_owned()),
-        name => Parameters::find(name).map(|parameter| parameter.default.to_owned()),
-    }
+    Parameters::find(name).map(|parameter| parameter.default.to_owned())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! engine's relations at that moment, and the text goes through the rewrites that make PostgreSQL's idioms fit
 //! DataFusion. Everything that does not depend on relations (types, operators, …) comes from `datafusion-pg-catalog`.
 
+mod calls;
 mod functions;
 mod names;
 mod provider;
@@ -14,7 +15,6 @@ mod tables;
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, MemoryCatalogProvider, MemoryCatalogProviderList};
 use datafusion::common::ParamValues;
@@ -26,6 +26,7 @@ use datafusion::physical_plan::{SendableRecordBatchStream, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::sqlparser::ast::Visit;
 use datafusion_pg_catalog::pg_catalog::PgCatalogStaticTables;
 use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use datafusion_pg_catalog::setup_pg_catalog;
@@ -33,11 +34,12 @@ use weir_planner::{ErrorKind, Relation, SqlError};
 
 use crate::engine::Engine;
 use crate::error::from_datafusion;
-use crate::session::Description;
+use crate::session::{Description, with_schema};
 use functions::CatalogFunctions;
 use names::Oids;
 use provider::{PgCatalog, RelationSchemas, SystemSchema};
 
+pub use calls::unqualify as unqualify_functions;
 pub use names::is_catalog_query;
 
 /// What does not change while the server runs: the fixed catalogs and a state with all functions.
@@ -78,11 +80,27 @@ impl Snapshot {
     }
 }
 
-/// Registers the functions that drivers and psql call (`version()`, `current_schema()`, …), so that they also work in
-/// queries over Weir's own relations.
-pub fn setup(context: &SessionContext, relations: Vec<Arc<Relation>>, user: &str) {
-    for function in CatalogFunctions::new(&Snapshot::new(relations, user)).all() {
-        context.register_udf(function);
+/// Gives a context those functions about the server (`version()`, `current_schema()`, `format_type()`, …) that a
+/// statement calls, so that they also work in queries over Weir's own relations. A statement that calls none costs a
+/// walk through its text tree.
+pub fn add_functions<T: Visit>(context: &SessionContext, statement: &T, engine: &Engine, user: &str) {
+    let called = calls::called(statement);
+    if called.is_empty() {
+        return;
+    }
+    let snapshot = Snapshot::new(engine.relations(), user);
+    // Ours last: they stand for what `datafusion-pg-catalog` knows less of.
+    if let Ok(fixed) = FIXED.as_ref() {
+        for name in &called {
+            if let Some(function) = fixed.state.scalar_functions().get(name) {
+                context.register_udf(function.as_ref().clone());
+            }
+        }
+    }
+    for function in CatalogFunctions::new(&snapshot).all() {
+        if called.contains(function.name()) {
+            context.register_udf(function);
+        }
     }
 }
 
@@ -132,20 +150,7 @@ async fn run(
     let same = |(a, b): (&Arc<Field>, &Arc<Field>)| a.data_type() == b.data_type();
     let agree = announced.fields().len() == rows.schema().fields().len()
         && announced.fields().iter().zip(rows.schema().fields()).all(same);
-    Ok(if agree { (Arc::clone(&announced), rename(rows, announced)) } else { (rows.schema(), rows) })
-}
-
-/// The same rows under the announced schema.
-fn rename(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecordBatchStream {
-    use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-    use futures::StreamExt;
-    let target = Arc::clone(&schema);
-    let renamed = rows.map(move |batch| {
-        let batch = batch?;
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(&target), batch.columns().to_vec(), &options)?)
-    });
-    Box::pin(RecordBatchStreamAdapter::new(schema, renamed))
+    Ok(if agree { (Arc::clone(&announced), with_schema(rows, announced)) } else { (rows.schema(), rows) })
 }
 
 async fn plan(snapshot: &Arc<Snapshot>, sql: &str) -> Result<(SessionState, LogicalPlan), SqlError> {

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use weir_planner::SqlError;
+use weir_planner::output::{self, column_name, marked_name};
 
 static GENERAL: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
 
@@ -46,9 +47,6 @@ const ALWAYS_EMPTY: &[&str] = &[
     "pg_seclabels",
     "pg_sequence",
 ];
-
-/// What PostgreSQL calls a column without a name.
-const UNNAMED: &str = "?column?";
 
 /// Functions whose answer is a row even of nothing.
 const AGGREGATES: &[&str] = &["count", "max", "min", "sum", "bool_or", "bool_and", "array_agg", "string_agg"];
@@ -104,20 +102,15 @@ fn name_columns(query: &mut Query, names: &[String]) {
         if let SelectItem::UnnamedExpr(expr) = item
             && !matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
         {
-            let alias = if names[..index].contains(name) { format!("__{index}__{name}") } else { name.clone() };
+            let alias = if names[..index].contains(name) { marked_name(name, index) } else { name.clone() };
             *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', alias) };
         }
     }
 }
 
-/// The name of a result column as PostgreSQL gives it: a function's own name, and no trace of a rewrite.
+/// The name of a result column: a function's own name, and no trace of a rewrite.
 pub(super) fn shown_name(name: &str) -> String {
-    let name = name.strip_prefix("__alias_").unwrap_or(name);
-    let marked = name.strip_prefix("__").and_then(|rest| rest.split_once("__"));
-    let name = match marked {
-        Some((number, name)) if number.chars().all(|c| c.is_ascii_digit()) => name,
-        _ => name,
-    };
+    let name = output::shown_name(name.strip_prefix("__alias_").unwrap_or(name));
     match name.split_once('(') {
         Some((function, rest))
             if rest.ends_with(')')
@@ -201,37 +194,10 @@ fn result_names(select: &Select) -> Option<Vec<String>> {
         .iter()
         .map(|item| match item {
             SelectItem::ExprWithAlias { alias, .. } => Some(alias.value.clone()),
-            SelectItem::UnnamedExpr(expr) => Some(expression_name(expr)),
+            SelectItem::UnnamedExpr(expr) => Some(column_name(expr)),
             _ => None,
         })
         .collect()
-}
-
-fn expression_name(expr: &Expr) -> String {
-    named(expr).0
-}
-
-/// A name, and whether it is one of its own: a cast's type and `case` give way to what stands around them.
-fn named(expr: &Expr) -> (String, bool) {
-    match expr {
-        Expr::Identifier(ident) => (ident.value.clone(), true),
-        Expr::CompoundIdentifier(parts) => (parts.last().map(|i| i.value.clone()).unwrap_or_default(), true),
-        Expr::Function(function) => (function_name(function), true),
-        Expr::Nested(expr) => named(expr),
-        Expr::Cast { expr, data_type, .. } => match named(expr) {
-            (name, true) => (name, true),
-            _ => {
-                let ty = data_type.to_string().to_lowercase();
-                (ty.rsplit('.').next().unwrap_or_default().to_owned(), false)
-            }
-        },
-        Expr::Subquery(query) => {
-            let names = select_of(query).and_then(result_names).unwrap_or_default();
-            (names.into_iter().next().unwrap_or_else(|| UNNAMED.to_owned()), true)
-        }
-        Expr::Case { .. } => ("case".to_owned(), false),
-        _ => (UNNAMED.to_owned(), false),
-    }
 }
 
 /// No rows of text columns. Names may occur twice, which only an alias of its own for each can plan.
@@ -243,8 +209,8 @@ fn nothing(names: &[String]) -> Query {
         .map(|name| {
             let times = seen.iter().filter(|n| *n == name).count();
             seen.push(name.clone());
-            let mark = if times > 0 { format!("__{times}__") } else { String::new() };
-            format!("NULL::TEXT AS \"{mark}{}\"", quote(name))
+            let alias = if times > 0 { marked_name(name, times) } else { name.clone() };
+            format!("NULL::TEXT AS \"{}\"", quote(&alias))
         })
         .collect();
     let sql = format!("SELECT {} WHERE false", columns.join(", "));
@@ -575,7 +541,7 @@ mod tests {
             rewritten(
                 "SELECT pubname, NULL, NULL FROM pg_publication UNION SELECT pubname, NULL, NULL FROM pg_publication_rel"
             ),
-            "SELECT NULL::TEXT AS \"pubname\", NULL::TEXT AS \"?column?\", NULL::TEXT AS \"__1__?column?\" WHERE false"
+            "SELECT NULL::TEXT AS \"pubname\", NULL::TEXT AS \"?column?\", NULL::TEXT AS \"?column?\u{1f}1\" WHERE false"
         );
         // A count of nothing is a row.
         assert!(rewritten("SELECT count(*) FROM pg_trigger").contains("count(*)"));

@@ -123,7 +123,7 @@ async fn sqlalchemy_finds_the_primary_key() {
 
 #[tokio::test]
 async fn the_server_says_what_it_is() {
-    assert!(answer("SELECT version()").await.contains("PostgreSQL 16.0 (Weir"));
+    assert!(answer("SELECT version()").await.contains("PostgreSQL 16.6 (Weir"));
     let text = answer("SELECT current_schema(), current_database(), current_user, session_user").await;
     assert!(text.contains("current_schema") && text.contains("| public") && text.contains("| ada"), "{text}");
     assert!(answer("select pg_catalog.set_config('search_path', '', false)").await.contains("set_config"));
