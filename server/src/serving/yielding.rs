@@ -51,22 +51,22 @@ impl PhysicalOptimizerRule for YieldAfterMultipliers {
 #[cfg(test)]
 mod tests {
     use datafusion::execution::SessionStateBuilder;
-    use datafusion::prelude::SessionContext;
+    use datafusion::prelude::{SessionConfig, SessionContext};
     use futures::StreamExt;
 
     use super::*;
 
-    /// One thread, which the query would not give back: what waits beside it comes to its end all the same.
+    /// One thread, which the query would keep to its end: what waits beside it comes first all the same.
     #[tokio::test(flavor = "current_thread")]
     async fn a_cross_join_gives_way() {
         let state = SessionStateBuilder::new()
+            .with_config(SessionConfig::new().with_target_partitions(1))
             .with_default_features()
             .with_physical_optimizer_rule(Arc::new(YieldAfterMultipliers))
             .build();
         let context = SessionContext::new_with_state(state);
-        let endless = "SELECT a.value FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b \
-                       WHERE a.value + b.value < 0";
-        let mut rows = context.sql(endless).await.unwrap().execute_stream().await.unwrap();
+        let long = "SELECT sum(a.value * b.value) FROM generate_series(1, 3000) a, generate_series(1, 3000) b";
+        let mut rows = context.sql(long).await.unwrap().execute_stream().await.unwrap();
         let beside = tokio::spawn(async { 7 });
         tokio::select! {
             row = rows.next() => panic!("{row:?}"),
