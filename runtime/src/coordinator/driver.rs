@@ -212,7 +212,7 @@ impl Driver {
             let ids = (0..self.tasks.len()).map(TaskId);
             let options = self.shared.spec.checkpointing.clone();
             let mut coordinator = Coordinator::new(options, ids, lineage.next_checkpoint, completed, Instant::now());
-            let mut happened = vec![Event::Paused(lineage.paused), Event::Backlog(!self.behind.is_empty())];
+            let mut happened = vec![Event::Backlog(!self.behind.is_empty()), Event::Paused(lineage.paused)];
             happened.extend(requested.into_iter().map(Event::Requested));
             let outcome = self.drive(&mut coordinator, happened, lineage, commands).await;
             lineage.next_checkpoint = coordinator.next_id();
