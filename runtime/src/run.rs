@@ -19,7 +19,6 @@ use crate::error::RuntimeError;
 use crate::fail_point::FailPoints;
 use crate::graph::NodeIndex;
 use crate::message::Barrier;
-use crate::rejects::Rejects;
 use crate::source::SplitState;
 
 /// Index of a task subtask in its run.
@@ -69,6 +68,8 @@ pub(crate) enum TaskEvent {
     Declined { checkpoint: CheckpointId, task: TaskId, reason: String },
     /// An epoch has passed through it, and nothing comes after it.
     EpochDone { task: TaskId, epoch: Epoch },
+    /// A source subtask has come to the end of what there was to read when it began.
+    CaughtUp { task: TaskId },
     /// A source subtask has read all of its input.
     SourceEnded { task: TaskId },
     /// It failed.
@@ -98,10 +99,11 @@ pub(crate) struct Part {
 /// What the tasks of a run share.
 pub(crate) struct Run {
     pub(crate) query: String,
-    pub(crate) rejects: Arc<dyn Rejects>,
     pub(crate) events: mpsc::UnboundedSender<TaskEvent>,
     /// Below it, uploads keep the files of their snapshots.
     pub(crate) staging: PathBuf,
+    /// Whether a checkpoint uses what earlier ones have uploaded.
+    pub(crate) incremental: bool,
     /// Where uploads run.
     pub(crate) io: Handle,
     pub(crate) points: FailPoints,
@@ -112,13 +114,13 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(
         query: String,
-        rejects: Arc<dyn Rejects>,
         events: mpsc::UnboundedSender<TaskEvent>,
         staging: PathBuf,
+        incremental: bool,
         points: FailPoints,
     ) -> Self {
         let (writers, uploads) = (Mutex::default(), Mutex::default());
-        Self { query, rejects, events, staging, io: Handle::current(), points, writers, uploads }
+        Self { query, events, staging, incremental, io: Handle::current(), points, writers, uploads }
     }
 
     /// Tells the driver. Once it is gone the run is over, and the task will be cancelled.

@@ -72,8 +72,4 @@ impl SinkEnd {
     pub(crate) fn completed(&mut self, checkpoint: CheckpointId) {
         self.unconfirmed.retain(|(prepared, _)| *prepared > checkpoint);
     }
-
-    pub(crate) fn metrics(&self) -> &OperatorMetrics {
-        &self.metrics
-    }
 }
