@@ -89,6 +89,8 @@ impl ErrorKind {
     pub const NOT_READY: Self = Self("57P03", "WEIR-3005");
     /// A subscription can no longer go on from where it was.
     pub const SUBSCRIPTION_LOST: Self = Self("40001", "WEIR-3006");
+    /// A batch query wants more memory than all of them may use.
+    pub const OUT_OF_MEMORY: Self = Self("53200", "WEIR-3007");
     /// The plan could not be made for a reason that is no fault of the statement.
     pub const INTERNAL: Self = Self("XX000", "WEIR-1900");
 }

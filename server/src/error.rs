@@ -22,6 +22,11 @@ pub fn from_datafusion(error: DataFusionError) -> SqlError {
         }
         DataFusionError::ArrowError(inner, _) => SqlError::new(ErrorKind::EVALUATION, inner.to_string()),
         DataFusionError::Execution(message) => SqlError::new(ErrorKind::EVALUATION, message.clone()),
+        DataFusionError::ResourcesExhausted(message) => {
+            SqlError::new(ErrorKind::OUT_OF_MEMORY, "the query needs more memory than is left for batch queries")
+                .detail(message.clone())
+                .hint("select fewer rows or columns, or raise batch.memory.bytes in the configuration file")
+        }
         _ => weir_planner::from_datafusion(error),
     }
 }

@@ -284,6 +284,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         &["0 ms"],
     ),
     server(
+        "batch.memory.bytes",
+        Kind::Bytes,
+        "1 gb",
+        "Memory that SELECT statements may use together, before sorts, joins and groups go to temporary files or fail.",
+    ),
+    server(
         "state.memory.bytes",
         Kind::Bytes,
         "256 mb",

@@ -37,8 +37,9 @@ pub(crate) use resolver::is_connector;
 pub use views::ReadableView;
 
 use crate::config::Config;
-use crate::error::from_storage;
+use crate::error::{from_datafusion, from_storage};
 use crate::rejects::UnownedRows;
+use crate::serving::Batch;
 use crate::session::Session;
 use catalog::DurableCatalog;
 use ingest::Ingest;
@@ -65,6 +66,7 @@ pub struct Engine {
     rejects: Arc<UnownedRows>,
     back_pressure: BackPressure,
     state: StateResources,
+    batch: Batch,
     cpu: tokio::runtime::Handle,
     /// Owns the dataflow threads; taken at shutdown, because a runtime must not be dropped inside another.
     cpu_runtime: RwLock<Option<tokio::runtime::Runtime>>,
@@ -92,6 +94,7 @@ impl Engine {
             .build()
             .map_err(|e| SqlError::new(ErrorKind::INTERNAL, format!("cannot start the dataflow threads: {e}")))?;
         let state_memory = usize::try_from(config.options.bytes("state.memory.bytes")?).unwrap_or(usize::MAX);
+        let batch_memory = usize::try_from(config.options.bytes("batch.memory.bytes")?).unwrap_or(usize::MAX);
         let engine = Arc::new(Engine {
             planner: Planner::new(),
             queries: Queries::default(),
@@ -101,6 +104,7 @@ impl Engine {
             rejects: Arc::default(),
             back_pressure: BackPressure::default(),
             state: StateResources::new(state_memory),
+            batch: Batch::new(crate::config::cores() as usize, batch_memory).map_err(from_datafusion)?,
             cpu: cpu_runtime.handle().clone(),
             cpu_runtime: RwLock::new(Some(cpu_runtime)),
             fenced: RwLock::new(None),
@@ -140,6 +144,11 @@ impl Engine {
     /// Where everything durable is, as an absolute URL.
     pub fn store_url(&self) -> &str {
         self.store.url()
+    }
+
+    /// What batch queries share.
+    pub(crate) fn batch(&self) -> &Batch {
+        &self.batch
     }
 
     pub(crate) fn planner(&self) -> &Planner {

@@ -22,7 +22,7 @@ use weir_runtime::graph::Emit;
 
 use super::{Description, Outcome, Session};
 use crate::error::from_datafusion;
-use crate::serving::{DATABASE, statement_context};
+use crate::serving::{DATABASE, compute, statement_context};
 
 impl Session {
     pub(super) async fn select(
@@ -139,7 +139,7 @@ pub(super) async fn run(
     plan: LogicalPlan,
 ) -> Result<(SchemaRef, SendableRecordBatchStream), SqlError> {
     let frame = DataFrame::new(context.state(), plan);
-    let rows = frame.execute_stream().await.map_err(from_datafusion)?;
+    let rows = compute(frame).await.map_err(from_datafusion)?;
     match shown(&rows.schema()) {
         Some(schema) => Ok((Arc::clone(&schema), with_schema(rows, schema))),
         None => Ok((rows.schema(), rows)),

@@ -121,7 +121,7 @@ async fn late_and_bad_rows_are_counted_once_however_often_the_server_is_killed()
     let _ = weir
         .try_sql(
             "SET 'execution.checkpointing.interval' = '20ms';
-             CREATE MATERIALIZED VIEW v AS SELECT k, window_start, count(*) AS n
+             CREATE MATERIALIZED VIEW v AS SELECT k, window_start, count(v) AS n
                FROM TUMBLE(TABLE s, DESCRIPTOR(at), INTERVAL '1 hour')
                GROUP BY k, window_start, window_end EMIT ON WINDOW CLOSE",
         )

@@ -202,7 +202,9 @@ async fn logs_do_not_grow_for_ever() {
 #[tokio::test(flavor = "multi_thread")]
 async fn checkpoints_outlive_a_drop_when_they_are_to_be_retained() {
     let directory = tempfile::tempdir().unwrap();
-    let mut weir = Weir::start(&directory.path().join("data"));
+    let mut weir = Weir::new(&directory.path().join("data"));
+    weir.env("WEIR_LOG", "info");
+    weir.run();
     weir.sql("CREATE STREAM event (n INT); INSERT INTO event VALUES (1), (2)").await;
     let view = |retention: &str| {
         format!(
