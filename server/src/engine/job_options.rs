@@ -29,6 +29,8 @@ pub(super) fn checkpointing(options: &Options) -> Result<CheckpointOptions, SqlE
         max_file_size: options.bytes(&key("file-merging.max-file-size"))?,
         unaligned: options.is_on(&key("unaligned.enabled"))?,
         aligned_timeout: duration("aligned-checkpoint-timeout")?.unwrap_or_default(),
+        unaligned_forced: options.is_on(&key("unaligned.forced"))?,
+        in_flight_sharers: count("unaligned.max-subtasks-per-channel-state-file")?,
         retention: match options.get(&key("externalized-checkpoint-retention"))? {
             "RETAIN_ON_CANCELLATION" => Retention::Retain,
             _ => Retention::Delete,
@@ -105,6 +107,12 @@ mod tests {
         assert_eq!(checkpointing.interval, Some(Duration::from_millis(300)));
         assert_eq!(checkpointing.num_retained, 3);
         assert_eq!(checkpointing.max_file_size, 256 << 20);
+        options.set("execution.checkpointing.unaligned.enabled", "true").unwrap();
+        options.set("execution.checkpointing.aligned-checkpoint-timeout", "2s").unwrap();
+        options.set("execution.checkpointing.unaligned.max-subtasks-per-channel-state-file", "7").unwrap();
+        let unaligned = super::checkpointing(&options).unwrap();
+        assert!(unaligned.unaligned && !unaligned.unaligned_forced);
+        assert_eq!((unaligned.aligned_timeout, unaligned.in_flight_sharers), (Duration::from_secs(2), 7));
         options.set("execution.checkpointing.interval", "0").unwrap();
         assert_eq!(super::checkpointing(&options).unwrap().interval, None);
         options.set("restart-strategy.type", "fixed-delay").unwrap();
