@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, try_join_all};
 use tokio::sync::mpsc;
-use weir_storage::{Epoch, JobStore, KeyGroupRange, KeyedState, Manifest, OperatorState, OperatorUid, Subtask};
+use weir_storage::{
+    Epoch, JobStore, KeyGroupRange, KeyedState, Manifest, OperatorState, OperatorUid, Segment, Subtask,
+};
 
 use crate::assignment::Assignment;
 use crate::chain::{Chain, Link};
@@ -23,6 +25,7 @@ use crate::operators;
 use crate::options::CheckpointMode;
 use crate::plan::{Plan, TaskPlan, plan};
 use crate::process_task::ProcessTask;
+use crate::rejects::RejectLedger;
 use crate::run::{Control, Run, TaskId, TaskName};
 use crate::sink::Sink;
 use crate::sink_task::{SinkEnd, WriteMode};
@@ -58,12 +61,13 @@ pub(crate) struct Built {
     pub(crate) metrics: Vec<SubtaskMetrics>,
 }
 
-/// Counters of one subtask of one operator.
+/// Counters and rejected rows of one subtask of one operator.
 #[derive(Debug, Clone)]
 pub(crate) struct SubtaskMetrics {
     pub(crate) node: NodeIndex,
     pub(crate) subtask: Subtask,
     pub(crate) metrics: Arc<OperatorMetrics>,
+    pub(crate) rejects: Arc<RejectLedger>,
 }
 
 /// What tasks are built from.
@@ -85,6 +89,8 @@ struct Former<'a> {
     /// By subtask.
     headers: Vec<Header>,
     states: Vec<Vec<u8>>,
+    /// Rejected rows, with the segments that hold them.
+    rejected: Vec<Option<(Segment, Vec<u8>)>>,
 }
 
 impl Former<'_> {
@@ -95,6 +101,17 @@ impl Former<'_> {
         } else {
             self.states.clone()
         }
+    }
+
+    /// Counters and rejected rows that subtask `index` of `parallelism` goes on from. If their number changed, each
+    /// former subtask's go to one of them, so that no sum changes.
+    fn report(&self, index: u32, parallelism: u32) -> Result<(OperatorMetrics, RejectLedger)> {
+        let taken = |former: usize| former as u32 % parallelism.max(1) == index;
+        let subtasks = self.operator.subtasks.iter().enumerate();
+        let counts = subtasks.filter(|(former, _)| taken(*former)).map(|(_, state)| state.counts).sum();
+        let rejected = self.rejected.iter().enumerate().filter(|(former, _)| taken(*former));
+        let rejected = rejected.filter_map(|(_, rows)| rows.clone()).collect();
+        Ok((OperatorMetrics::restore(counts), RejectLedger::restore(rejected)?))
     }
 
     fn sink_states(&self, index: u32, parallelism: u32) -> Vec<Vec<u8>> {
@@ -186,7 +203,16 @@ impl Builder<'_> {
                 }
             });
             let (headers, states) = try_join_all(reads).await?.into_iter().unzip();
-            formers.insert(node, Former { operator, headers, states });
+            let rejected = operator.subtasks.iter().map(|state| async move {
+                match &state.rejected {
+                    Some(segment) => {
+                        Ok::<_, RuntimeError>(Some((segment.clone(), self.store.read_segment(segment).await?.to_vec())))
+                    }
+                    None => Ok(None),
+                }
+            });
+            let rejected = try_join_all(rejected).await?;
+            formers.insert(node, Former { operator, headers, states, rejected });
         }
         Ok(formers)
     }
@@ -338,20 +364,21 @@ impl Builder<'_> {
         built: &mut Built,
     ) -> Result<BuiltTask> {
         let subtask = name.subtask;
-        let mut metrics_of = |node: NodeIndex| {
-            let metrics = Arc::<OperatorMetrics>::default();
-            built.metrics.push(SubtaskMetrics { node, subtask, metrics: Arc::clone(&metrics) });
-            metrics
-        };
-        let (mut links, mut headers, mut sink, mut source) = (Vec::new(), BTreeMap::new(), None, None);
+        let mut reports = Vec::with_capacity(plan.nodes.len());
         for node in plan.nodes.iter().copied() {
-            let metrics = metrics_of(node);
+            let former = formers.get(&node).map(|former| former.report(subtask.0, plan.parallelism)).transpose()?;
+            let (metrics, rejects) = former.unwrap_or_default();
+            reports.push(SubtaskMetrics { node, subtask, metrics: Arc::new(metrics), rejects: Arc::new(rejects) });
+        }
+        built.metrics.extend(reports.iter().cloned());
+        let (mut links, mut headers, mut sink, mut source) = (Vec::new(), BTreeMap::new(), None, None);
+        for report in &reports {
+            let (node, metrics) = (report.node, Arc::clone(&report.metrics));
             match &self.graph().nodes[node].spec {
-                OperatorSpec::Source(spec) => source = Some((node, spec, metrics)),
+                OperatorSpec::Source(spec) => source = Some((spec, report.clone())),
                 OperatorSpec::Sink(_) => sink = Some((node, metrics)),
                 _ => {
-                    let (link, header) =
-                        self.link(node, plan, subtask, keyed.as_ref(), formers.get(&node), numbers, metrics)?;
+                    let (link, header) = self.link(report, plan, keyed.as_ref(), formers.get(&node), numbers)?;
                     links.push(link);
                     headers.extend(header.map(|header| (node, header)));
                 }
@@ -380,7 +407,6 @@ impl Builder<'_> {
         let (control, controls) = mpsc::unbounded_channel();
         let (run, counted_blocked) = (Arc::clone(self.run), std::time::Duration::ZERO);
         let chain = Chain::new(links);
-        let source_metrics = source.as_ref().map(|(.., metrics)| Arc::clone(metrics));
         let task = Task {
             id,
             name: name.clone(),
@@ -396,7 +422,7 @@ impl Builder<'_> {
             headers,
             blocked,
             counted_blocked,
-            source: source_metrics,
+            reports,
         };
         let is_source = source.is_some();
         let body: BoxFuture<'static, Result<()>> = match source {
@@ -407,25 +433,23 @@ impl Builder<'_> {
                     channels.map(|id| forced || may_be_overtaken(self.graph(), id.to.node, id.input)).collect();
                 Box::pin(ProcessTask::new(task, wires.inbox, overtakable, controls).run())
             }
-            Some((node, spec, metrics)) => {
-                let source = self.source_task(task, node, spec, metrics, controls, &built.sources).await?;
+            Some((spec, report)) => {
+                let source = self.source_task(task, spec, report, controls, &built.sources).await?;
                 Box::pin(source.run())
             }
         };
         Ok(BuiltTask { id, name, is_source, is_terminal, control, body })
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one step of build, which holds all of it")]
     fn link(
         &self,
-        index: NodeIndex,
+        report: &SubtaskMetrics,
         plan: &TaskPlan,
-        subtask: Subtask,
         keyed: Option<&(NodeIndex, KeyedState)>,
         former: Option<&Former<'_>>,
         numbers: &TableNumbers,
-        metrics: Arc<OperatorMetrics>,
     ) -> Result<(Link, Option<Header>)> {
+        let (index, subtask, metrics) = (report.node, report.subtask, Arc::clone(&report.metrics));
         let node = &self.graph().nodes[index];
         let stateful = node.spec.is_stateful();
         let (uid, own) = (&node.uid, keyed.filter(|_| stateful).map(|(_, state)| state));
@@ -439,7 +463,7 @@ impl Builder<'_> {
             max_parallelism,
             key_groups: KeyGroupRange::of(subtask.0, plan.parallelism, max_parallelism),
             state: &mut tables,
-            rejects: Arc::clone(&self.services.rejects),
+            rejects: Arc::clone(&report.rejects) as _,
             metrics: Arc::clone(&metrics),
         };
         let inputs: Vec<_> = node.inputs.iter().map(|edge| Arc::clone(&self.graph().nodes[edge.from].schema)).collect();
@@ -461,12 +485,12 @@ impl Builder<'_> {
     async fn source_task(
         &self,
         task: Task,
-        node: NodeIndex,
         spec: &SourceSpec,
-        metrics: Arc<OperatorMetrics>,
+        report: SubtaskMetrics,
         control: mpsc::UnboundedReceiver<Control>,
         sources: &BTreeMap<NodeIndex, RunningSource>,
     ) -> Result<SourceTask> {
+        let SubtaskMetrics { node, metrics, rejects, .. } = report;
         let Some(running) = sources.get(&node) else { return Err(internal("build", "a source was not opened")) };
         let table = running.assignment.of(task.subtask());
         let bounded = running.source.is_bounded();
@@ -492,6 +516,7 @@ impl Builder<'_> {
             times,
             control,
             metrics,
+            rejects,
             paused: self.paused,
             state: ReadState::default(),
         })

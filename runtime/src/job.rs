@@ -18,7 +18,7 @@ use crate::fail_point::FailPoints;
 use crate::graph::{Graph, Resolver};
 use crate::metrics::OperatorMetricsSnapshot;
 use crate::options::{CheckpointOptions, RestartPolicy};
-use crate::rejects::Rejects;
+use crate::rejects::RejectedRows;
 use crate::supervisor::{Command, Shared, Supervisor};
 use crate::view::ViewHandle;
 
@@ -62,8 +62,6 @@ pub struct JobServices {
     pub state_dir: PathBuf,
     /// Opens sources and sinks.
     pub resolver: Arc<dyn Resolver>,
-    /// Takes late and bad rows.
-    pub rejects: Arc<dyn Rejects>,
     /// Finds views.
     pub views: Arc<dyn Views>,
     /// Where tasks run, apart from whatever does I/O.
@@ -227,7 +225,7 @@ impl JobHandle {
         Ok(stopped)
     }
 
-    /// Counters of all subtasks of the present run.
+    /// Counters of all subtasks. Rows are counted from the job's creation on, time from the start of the present run.
     #[must_use]
     pub fn metrics(&self) -> Vec<OperatorMetricsSnapshot> {
         let snapshot = |subtask: &crate::build::SubtaskMetrics| {
@@ -235,6 +233,18 @@ impl JobHandle {
             subtask.metrics.snapshot(&node.uid.0, &node.name, subtask.subtask.0)
         };
         self.shared.metrics.lock().iter().map(snapshot).collect()
+    }
+
+    /// The newest late and bad rows of all subtasks, oldest first.
+    #[must_use]
+    pub fn rejected(&self) -> RejectedRows {
+        let mut rows = RejectedRows::default();
+        for subtask in self.shared.metrics.lock().iter() {
+            subtask.rejects.read(&self.shared.spec.graph.nodes[subtask.node].uid, &mut rows);
+        }
+        rows.late.sort_by_key(|(_, row)| row.seen_at_us);
+        rows.bad.sort_by_key(|row| row.seen_at_us);
+        rows
     }
 
     /// What runs.

@@ -1,6 +1,10 @@
 //! Counters of a running dataflow. Written by tasks with relaxed atomics, read by whoever asks.
+//!
+//! Rows are counted from a query's creation on: what was counted stands in every checkpoint. Time is that of one run.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use weir_storage::RowCounts;
 
 /// Counters of one subtask of one operator.
 #[derive(Debug)]
@@ -66,6 +70,27 @@ pub struct OperatorMetricsSnapshot {
 }
 
 impl OperatorMetrics {
+    /// Counters that go on from `counts`.
+    pub(crate) fn restore(counts: RowCounts) -> Self {
+        Self {
+            rows_in: AtomicU64::new(counts.rows_in),
+            rows_out: AtomicU64::new(counts.rows_out),
+            late_rows: AtomicU64::new(counts.late_rows),
+            bad_rows: AtomicU64::new(counts.bad_rows),
+            ..Self::default()
+        }
+    }
+
+    /// What belongs into a checkpoint.
+    pub(crate) fn counts(&self) -> RowCounts {
+        RowCounts {
+            rows_in: self.rows_in.load(Ordering::Relaxed),
+            rows_out: self.rows_out.load(Ordering::Relaxed),
+            late_rows: self.late_rows.load(Ordering::Relaxed),
+            bad_rows: self.bad_rows.load(Ordering::Relaxed),
+        }
+    }
+
     /// Read all counters.
     pub fn snapshot(&self, uid: &str, name: &str, subtask: u32) -> OperatorMetricsSnapshot {
         let watermark = self.watermark.load(Ordering::Relaxed);

@@ -100,7 +100,7 @@ pub struct OperatorContext<'a> {
     pub key_groups: KeyGroupRange,
     /// Keyed state. Only operators whose spec says `stateful` may ask for tables.
     pub state: &'a mut dyn StateAccess,
-    /// Where late and bad rows go, so that they are counted and can be read.
+    /// Where late and bad rows go, so that they can be read.
     pub rejects: Arc<dyn Rejects>,
     /// Counters of this subtask.
     pub metrics: Arc<OperatorMetrics>,

@@ -29,7 +29,11 @@ pub struct CheckpointOptions {
     pub mode: CheckpointMode,
     /// Time from one trigger to the next; none: checkpoints are taken on request and at the end only.
     pub interval: Option<Duration>,
-    /// Least time from a completion to the next periodic trigger.
+    /// The interval while a source has not yet come to the end of what there was to read; none: the same. 0: no periodic
+    /// checkpoints meanwhile.
+    pub interval_during_backlog: Option<Duration>,
+    /// Least time from a completion to the next periodic trigger. Above 0, no periodic checkpoint begins while another is
+    /// in progress.
     pub min_pause: Duration,
     /// A checkpoint that its tasks have not all acknowledged after this time has failed.
     pub timeout: Duration,
@@ -39,6 +43,10 @@ pub struct CheckpointOptions {
     pub max_concurrent: usize,
     /// Complete checkpoints that are kept.
     pub num_retained: usize,
+    /// Whether periodic checkpoints go on after a source subtask has read all of its input.
+    pub after_tasks_finish: bool,
+    /// Whether a checkpoint uses what earlier ones have uploaded.
+    pub incremental: bool,
     /// Bytes of state that may stand in one manifest.
     pub inline_threshold: u64,
     /// Whether the segments of a checkpoint share objects.
@@ -55,6 +63,8 @@ pub struct CheckpointOptions {
     pub in_flight_sharers: usize,
     /// What becomes of checkpoints when the job is cancelled.
     pub retention: Retention,
+    /// Whether what earlier checkpoints left is deleted side by side.
+    pub parallel_clean_up: bool,
     /// How long an object that no checkpoint names is kept.
     pub orphan_grace: Duration,
 }
@@ -64,11 +74,14 @@ impl Default for CheckpointOptions {
         Self {
             mode: CheckpointMode::ExactlyOnce,
             interval: Some(Duration::from_secs(1)),
+            interval_during_backlog: None,
             min_pause: Duration::ZERO,
             timeout: Duration::from_secs(600),
             tolerable_failed: 3,
             max_concurrent: 1,
             num_retained: 2,
+            after_tasks_finish: true,
+            incremental: true,
             inline_threshold: 20 << 10,
             merging: true,
             max_file_size: 256 << 20,
@@ -77,6 +90,7 @@ impl Default for CheckpointOptions {
             unaligned_forced: false,
             in_flight_sharers: 5,
             retention: Retention::Retain,
+            parallel_clean_up: true,
             orphan_grace: Duration::from_secs(3600),
         }
     }
@@ -87,7 +101,9 @@ impl Default for CheckpointOptions {
 pub struct RestartPolicy {
     /// Time before the first attempt.
     pub initial: Duration,
-    /// Each failure doubles the time, up to this.
+    /// By how much each failure multiplies the time.
+    pub multiplier: f64,
+    /// The longest time.
     pub max: Duration,
     /// After running for so long a job counts as healthy, and the next failure as its first.
     pub reset_after: Duration,
@@ -99,6 +115,7 @@ impl Default for RestartPolicy {
     fn default() -> Self {
         Self {
             initial: Duration::from_millis(200),
+            multiplier: 2.0,
             max: Duration::from_secs(30),
             reset_after: Duration::from_secs(60),
             max_attempts: None,
@@ -113,8 +130,10 @@ impl RestartPolicy {
         if self.max_attempts.is_some_and(|max| attempt > max) {
             return None;
         }
-        let factor = 2u32.saturating_pow(attempt.saturating_sub(1));
-        Some(self.initial.saturating_mul(factor).min(self.max))
+        let factor = self.multiplier.powf(f64::from(attempt.saturating_sub(1)));
+        // Beyond what a duration can hold it is longer than the longest.
+        let delay = Duration::try_from_secs_f64(self.initial.as_secs_f64() * factor).unwrap_or(self.max);
+        Some(delay.min(self.max))
     }
 }
 
@@ -128,6 +147,7 @@ mod tests {
         let millis = |attempt| policy.delay(attempt).unwrap().as_millis();
         assert_eq!([millis(1), millis(2), millis(3)], [200, 400, 800]);
         assert_eq!([millis(9), millis(u32::MAX)], [30_000, 30_000]);
-        assert_eq!(RestartPolicy { max_attempts: Some(2), ..policy }.delay(3), None);
+        assert_eq!(RestartPolicy { max_attempts: Some(2), ..policy.clone() }.delay(3), None);
+        assert_eq!(RestartPolicy { multiplier: 1.5, ..policy }.delay(2).unwrap().as_millis(), 300);
     }
 }

@@ -19,7 +19,6 @@ use crate::error::RuntimeError;
 use crate::fail_point::FailPoints;
 use crate::graph::NodeIndex;
 use crate::message::Barrier;
-use crate::rejects::Rejects;
 use crate::source::SplitState;
 
 /// Index of a task subtask in its run.
@@ -69,6 +68,8 @@ pub(crate) enum TaskEvent {
     Declined { checkpoint: CheckpointId, task: TaskId, reason: String },
     /// An epoch has passed through it, and nothing comes after it.
     EpochDone { task: TaskId, epoch: Epoch },
+    /// A source subtask has come to the end of what there was to read when it began.
+    CaughtUp { task: TaskId },
     /// A source subtask has read all of its input.
     SourceEnded { task: TaskId },
     /// It failed.
@@ -100,10 +101,11 @@ pub(crate) struct Run {
     pub(crate) query: String,
     /// Of all operators, by node.
     pub(crate) uids: Vec<OperatorUid>,
-    pub(crate) rejects: Arc<dyn Rejects>,
     pub(crate) events: mpsc::UnboundedSender<TaskEvent>,
     /// Below it, uploads keep the files of their snapshots.
     pub(crate) staging: PathBuf,
+    /// Whether a checkpoint uses what earlier ones have uploaded.
+    pub(crate) incremental: bool,
     /// Where uploads run.
     pub(crate) io: Handle,
     pub(crate) points: FailPoints,
@@ -121,13 +123,13 @@ impl Run {
     pub(crate) fn new(
         query: String,
         uids: Vec<OperatorUid>,
-        rejects: Arc<dyn Rejects>,
         events: mpsc::UnboundedSender<TaskEvent>,
         staging: PathBuf,
+        incremental: bool,
         points: FailPoints,
     ) -> Self {
         let (open, uploads) = (Mutex::default(), Mutex::default());
-        Self { query, uids, rejects, events, staging, io: Handle::current(), points, open, uploads }
+        Self { query, uids, events, staging, incremental, io: Handle::current(), points, open, uploads }
     }
 
     /// Tells the driver. Once it is gone the run is over, and the task will be cancelled.

@@ -209,10 +209,6 @@ impl SinkEnd {
     pub(crate) fn completed(&mut self, checkpoint: CheckpointId) {
         self.unconfirmed.retain(|(prepared, _)| *prepared > checkpoint);
     }
-
-    pub(crate) fn metrics(&self) -> &OperatorMetrics {
-        &self.metrics
-    }
 }
 
 /// Rows of the next piece, after one of `rows` rows `took` so long.

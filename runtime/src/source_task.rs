@@ -29,6 +29,7 @@ use crate::error::{Result, internal};
 use crate::graph::{Expr, NodeIndex, SourceSpec};
 use crate::message::{Alignment, Barrier, Chunk, EventTime};
 use crate::metrics::OperatorMetrics;
+use crate::rejects::{RejectLedger, Rejects};
 use crate::run::{Control, TaskEvent};
 use crate::source::{SourceEvent, SourceReader, SplitId, SplitState};
 use crate::task::Task;
@@ -103,6 +104,7 @@ pub(crate) struct SourceTask {
     pub(crate) times: SplitTimes,
     pub(crate) control: mpsc::UnboundedReceiver<Control>,
     pub(crate) metrics: Arc<OperatorMetrics>,
+    pub(crate) rejects: Arc<RejectLedger>,
     pub(crate) paused: bool,
     pub(crate) state: ReadState,
 }
@@ -112,6 +114,8 @@ pub(crate) struct ReadState {
     /// Whether event time goes on; not before all recovered rows are taken up.
     begun: bool,
     ended: bool,
+    /// Whether there was nothing to read, once.
+    caught_up: bool,
     /// The last checkpoint: nothing may be read behind its barrier.
     held_by: Option<CheckpointId>,
     /// There was nothing to read; ask again then.
@@ -128,6 +132,7 @@ impl Default for ReadState {
         Self {
             begun: false,
             ended: false,
+            caught_up: false,
             held_by: None,
             ask_again: None,
             rows_since_watermark: 0,
@@ -296,7 +301,7 @@ impl SourceTask {
             SourceEvent::Rows { split, batch, ops, position, bad } => {
                 if !bad.is_empty() {
                     self.metrics.bad_rows.fetch_add(bad.len() as u64, Relaxed);
-                    self.task.run.rejects.bad(&self.task.run.query, bad);
+                    self.rejects.bad(bad);
                 }
                 match self.splits.get_mut(&split) {
                     Some(state) => state.position = position,
@@ -326,6 +331,9 @@ impl SourceTask {
             }
             SourceEvent::Idle(time) => {
                 self.state.ask_again = Some(Instant::now() + time);
+                if !std::mem::replace(&mut self.state.caught_up, true) {
+                    self.task.run.tell(TaskEvent::CaughtUp { task: self.task.id });
+                }
                 self.move_clock();
                 let moved = self.times.progress();
                 self.progress(moved)

@@ -102,7 +102,8 @@ impl Supervisor {
         commands: mpsc::UnboundedReceiver<Command>,
         points: FailPoints,
     ) -> Self {
-        let store = JobStore::new(&services.store, &shared.spec.id, Arc::clone(&services.fence));
+        let store = JobStore::new(&services.store, &shared.spec.id, Arc::clone(&services.fence))
+            .with_parallel_deletes(shared.spec.checkpointing.parallel_clean_up);
         Self { shared, services, commands, points, store, lineage: Lineage::default(), requested: Vec::new() }
     }
 
@@ -264,9 +265,8 @@ async fn restore(
         tracing::warn!(path = %staging.display(), %error, "cannot remove files of former uploads");
     }
     let (sender, events) = mpsc::unbounded_channel();
-    let rejects = Arc::clone(&services.rejects);
     let uids = spec.graph.nodes.iter().map(|node| node.uid.clone()).collect();
-    let run = Arc::new(Run::new(spec.name.clone(), uids, rejects, sender, staging, points));
+    let run = Arc::new(Run::new(spec.name.clone(), uids, sender, staging, spec.checkpointing.incremental, points));
     let (run_ref, store_ref, services_ref, sinks_ref) = (&run, &store, &services, &sinks);
     let builder = Builder {
         spec,

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use weir_storage::{CheckpointId, Epoch, KeyedState, OperatorUid, Subtask, SubtaskState};
 
 use crate::alignment::Mark;
+use crate::build::SubtaskMetrics;
 use crate::chain::Chain;
 use crate::channel::{BlockedTime, ChannelId, Endpoint, Room};
 use crate::error::Result;
@@ -22,7 +23,6 @@ use crate::exchange::OutputEdge;
 use crate::graph::NodeIndex;
 use crate::in_flight::InFlight;
 use crate::message::{Barrier, Chunk, Message};
-use crate::metrics::OperatorMetrics;
 use crate::run::{Run, TaskEvent, TaskId, TaskName};
 use crate::sink_task::SinkEnd;
 use crate::tables::{Header, frame};
@@ -60,8 +60,8 @@ pub(crate) struct Task {
     pub(crate) headers: BTreeMap<NodeIndex, Header>,
     pub(crate) blocked: Arc<BlockedTime>,
     pub(crate) counted_blocked: Duration,
-    /// Counters of the source that the task reads, if it does.
-    pub(crate) source: Option<Arc<OperatorMetrics>>,
+    /// Counters and rejected rows of all of its operators.
+    pub(crate) reports: Vec<SubtaskMetrics>,
 }
 
 impl Task {
@@ -257,6 +257,9 @@ impl Task {
         let keyed = match &self.keyed {
             None => None,
             Some((node, keyed)) => {
+                if !self.run.incremental {
+                    keyed.upload_again(&|_| true);
+                }
                 let staging = self.run.staging.join(format!("{checkpoint}-{}", self.id.0));
                 Some((*node, keyed.snapshot(&staging)?))
             }
@@ -266,6 +269,9 @@ impl Task {
             let part = parts.entry(prepared.node).or_insert_with(empty);
             part.state.sink_state = prepared.state.into();
             part.committables = prepared.committables;
+        }
+        for report in &self.reports {
+            parts.entry(report.node).or_insert_with(empty).report(report, self.run.incremental)?;
         }
         let snapshot = since.elapsed();
         self.run.points.hit("after-snapshot")?;
@@ -294,14 +300,17 @@ impl Task {
         if let TaskEnd::Sink(sink) = &mut self.end {
             sink.completed(checkpoint);
         }
+        for report in &self.reports {
+            report.rejects.completed(checkpoint);
+        }
         self.chain.checkpoint_complete(checkpoint)
     }
 
     /// Counts waiting for input.
     pub(crate) fn count_idle(&self, time: Duration) {
         let nanos = time.as_nanos() as u64;
-        for metrics in self.metrics() {
-            metrics.idle_ns.fetch_add(nanos, Relaxed);
+        for report in &self.reports {
+            report.metrics.idle_ns.fetch_add(nanos, Relaxed);
         }
     }
 
@@ -316,18 +325,10 @@ impl Task {
         let nanos = (total - self.counted_blocked).as_nanos() as u64;
         if nanos > 0 {
             self.counted_blocked = total;
-            for metrics in self.metrics() {
-                metrics.blocked_ns.fetch_add(nanos, Relaxed);
+            for report in &self.reports {
+                report.metrics.blocked_ns.fetch_add(nanos, Relaxed);
             }
         }
-    }
-
-    fn metrics(&self) -> impl Iterator<Item = &OperatorMetrics> {
-        let sink = match &self.end {
-            TaskEnd::Sink(sink) => Some(sink.metrics()),
-            TaskEnd::Edges(_) => None,
-        };
-        self.source.as_deref().into_iter().chain(self.chain.metrics()).chain(sink)
     }
 }
 

@@ -15,9 +15,9 @@ use weir_storage::{CheckpointId, Fence, JobId, OperatorUid, OwnerInfo, StateReso
 use crate::error::{Result, internal};
 use crate::graph::{Edge, Exchange, Expr, Graph, MaterializeSpec, Node, OperatorSpec, Resolver, SinkSpec, SourceSpec};
 use crate::job::{JobServices, JobSpec, Views};
-use crate::message::{Chunk, EventTime};
+use crate::message::Chunk;
 use crate::options::{CheckpointOptions, RestartPolicy};
-use crate::rejects::{BadRow, Rejects};
+use crate::rejects::BadRow;
 use crate::sink::{Prepared, Sink, SinkCommitter, SinkWriter};
 use crate::source::{Source, SourceEvent, SourceReader, SourceRequest, SplitId, SplitState};
 use crate::view::ViewHandle;
@@ -92,7 +92,8 @@ pub(crate) fn materialize_spec() -> OperatorSpec {
     OperatorSpec::Materialize(MaterializeSpec { relation, key: vec![], upsert: false, forward: false })
 }
 
-/// What is outside: the input of all splits, how much of it may be read, and what was committed.
+/// What is outside: the input of all splits, how much of it may be read, and what was committed. A number below 0 is a
+/// row that cannot be read.
 #[derive(Default)]
 pub(crate) struct World {
     inner: Mutex<Inner>,
@@ -175,6 +176,16 @@ impl World {
     }
 }
 
+fn bad_row(split: &str, row: i64) -> BadRow {
+    BadRow {
+        relation: "numbers".to_owned(),
+        split: split.to_owned(),
+        position: String::new(),
+        reason: "below 0".to_owned(),
+        raw: row.to_string(),
+    }
+}
+
 struct Numbers(Arc<World>);
 
 #[async_trait]
@@ -225,7 +236,9 @@ impl NumberReader {
                 *at = until;
                 let position = serde_json::json!(until);
                 let split = SplitId(name.clone());
-                return Ok(Some(SourceEvent::Rows { split, batch: batch(rows), ops: None, position, bad: vec![] }));
+                let (good, bad): (Vec<i64>, Vec<i64>) = rows.iter().partition(|row| **row >= 0);
+                let bad = bad.into_iter().map(|row| bad_row(name, row)).collect();
+                return Ok(Some(SourceEvent::Rows { split, batch: batch(&good), ops: None, position, bad }));
             }
         }
         let read =
@@ -365,11 +378,6 @@ impl Views for Scripted {
     }
 }
 
-impl Rejects for Scripted {
-    fn late(&self, _: &str, _: &OperatorUid, _: EventTime, _: &RecordBatch) {}
-    fn bad(&self, _: &str, _: Vec<BadRow>) {}
-}
-
 /// A store in memory, and what jobs need besides.
 pub(crate) struct Bench {
     pub(crate) world: Arc<World>,
@@ -392,7 +400,6 @@ impl Bench {
             state: StateResources::new(16 << 20),
             state_dir: dir.path().to_owned(),
             resolver: Arc::clone(&scripted) as _,
-            rejects: Arc::clone(&scripted) as _,
             views: scripted,
             cpu: tokio::runtime::Handle::current(),
         };

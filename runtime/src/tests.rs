@@ -385,6 +385,108 @@ async fn a_view_is_kept_over_crashes_rescaling_and_after_the_end() {
     assert_eq!(completed(&job).last(), Some(&last), "and takes no further one");
 }
 
+/// Sums of the counters of an operator: rows in, rows out, bad rows.
+fn counts(job: &JobHandle, name: &str) -> (u64, u64, u64) {
+    let metrics = job.metrics();
+    let of = metrics.iter().filter(|m| m.name == name);
+    of.fold((0, 0, 0), |sum, m| (sum.0 + m.rows_in, sum.1 + m.rows_out, sum.2 + m.bad_rows))
+}
+
+fn rejected(job: &JobHandle) -> Vec<i64> {
+    let mut raws: Vec<i64> = job.rejected().bad.iter().map(|kept| kept.row.raw.parse().unwrap()).collect();
+    raws.sort_unstable();
+    raws
+}
+
+#[tokio::test]
+async fn rows_are_counted_and_bad_ones_kept_once_over_failures_restarts_and_rescaling() {
+    let rows = |first: i64| (first..first + 40).flat_map(|n| [n, -n - 1]).collect::<Vec<_>>();
+    let bench = Bench::new(World::new(&[("a", rows(0)), ("b", rows(100)), ("c", rows(200))])).await;
+    let bad: Vec<i64> = (0..40).chain(100..140).chain(200..240).map(|n| -n - 1).rev().collect();
+    for (parallelism, released) in [(2, 8), (2, 14), (3, 20), (1, 32), (4, 50)] {
+        // Fails on the way, with rows that were counted and rejected since the last checkpoint.
+        bench.world.fail_at(released as i64 / 2 - 1, 1);
+        let job = spawn(bench.spec(to_sink(parallelism)), bench.services.clone());
+        bench.world.release(released);
+        let good = released / 2 * 3;
+        commit_rows(&job, &bench.world, good).await;
+        in_time("stop", job.stop(StopMode::WithCheckpoint)).await.unwrap();
+        for operator in ["source", "filter", "sink"] {
+            let bad = if operator == "source" { good as u64 } else { 0 };
+            assert_eq!(counts(&job, operator), (good as u64, good as u64, bad), "{operator} of {parallelism}");
+        }
+        assert_eq!(rejected(&job).len(), good, "{parallelism}");
+    }
+    bench.world.release(1000);
+    let job = spawn(bench.spec(to_sink(2)), bench.services.clone());
+    finished(&job).await;
+    assert_eq!((counts(&job, "source"), rejected(&job)), ((120, 120, 120), bad.clone()));
+    let job = spawn(bench.spec(to_sink(2)), bench.services.clone());
+    finished(&job).await;
+    assert_eq!((counts(&job, "source"), rejected(&job)), ((120, 120, 120), bad), "of a finished job too");
+}
+
+#[tokio::test]
+async fn rejected_rows_that_did_not_change_are_not_written_again() {
+    let bench = Bench::new(World::new(&[("a", (0..40).flat_map(|n| [n, -n - 1]).collect())])).await;
+    let checkpointing = CheckpointOptions { interval: None, inline_threshold: 0, ..CheckpointOptions::default() };
+    let spec = || JobSpec { checkpointing: checkpointing.clone(), ..bench.spec(to_sink(1)) };
+    let job = spawn(spec(), bench.services.clone());
+    bench.world.release(6);
+    commit_rows(&job, &bench.world, 3).await;
+    let first = in_time("checkpoint", job.checkpoint()).await.unwrap();
+    let second = in_time("checkpoint", job.checkpoint()).await.unwrap();
+    assert_eq!((second.new_bytes, second.shared_bytes), (0, first.shared_bytes + first.new_bytes));
+    assert!(second.shared_bytes > 0);
+    in_time("stop", job.stop(StopMode::WithCheckpoint)).await.unwrap();
+    let job = spawn(spec(), bench.services.clone());
+    let third = in_time("checkpoint", job.checkpoint()).await.unwrap();
+    assert_eq!((third.new_bytes, third.shared_bytes), (0, second.shared_bytes), "nor after a restart");
+    bench.world.release(8);
+    commit_rows(&job, &bench.world, 4).await;
+    let last = in_time("checkpoint", job.checkpoint()).await.unwrap();
+    assert!(last.total_bytes > second.total_bytes);
+    assert_eq!(rejected(&job), [-4, -3, -2, -1]);
+}
+
+#[tokio::test]
+async fn without_incremental_checkpoints_each_holds_all_of_its_state() {
+    let bench = Bench::new(world()).await;
+    for incremental in [true, false] {
+        let checkpointing =
+            CheckpointOptions { interval: None, inline_threshold: 0, incremental, ..CheckpointOptions::default() };
+        let job = spawn(JobSpec { checkpointing, ..bench.spec(to_view(2)) }, bench.services.clone());
+        bench.world.release(if incremental { 3 } else { 5 });
+        in_time("flush", async {
+            while rows_in_view(&bench.view) != Some(if incremental { 9 } else { 15 }) {
+                bench.view.epochs().changed().await.unwrap();
+            }
+        })
+        .await;
+        in_time("checkpoint", job.checkpoint()).await.unwrap();
+        let second = in_time("checkpoint", job.checkpoint()).await.unwrap();
+        assert!(second.new_bytes > 0, "the lists of tables are always new");
+        assert_eq!(second.shared_bytes > 0, incremental, "{second:?}");
+        in_time("stop", job.stop(StopMode::WithCheckpoint)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_backlog_is_read_without_checkpoints_if_so_wished_and_its_end_is_committed() {
+    let bench = Bench::new(world()).await;
+    let checkpointing = CheckpointOptions {
+        interval: Some(Duration::from_millis(1)),
+        interval_during_backlog: Some(Duration::ZERO),
+        ..CheckpointOptions::default()
+    };
+    let job = spawn(JobSpec { checkpointing, ..bench.spec(to_sink(2)) }, bench.services.clone());
+    // All of a bounded input is backlog.
+    bench.world.release(1000);
+    finished(&job).await;
+    assert_eq!(bench.world.output(), expected());
+    assert_eq!(completed(&job), [CheckpointId(1)]);
+}
+
 #[tokio::test]
 async fn state_of_an_operator_that_is_gone_is_not_forgotten_silently() {
     let bench = Bench::new(world()).await;

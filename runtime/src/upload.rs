@@ -7,24 +7,66 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 use futures::poll;
-use weir_storage::{CheckpointId, CheckpointWriter, PendingSnapshot, SegmentBody, SubtaskState};
+use weir_storage::{CheckpointId, CheckpointWriter, PendingSnapshot, Segment, SegmentBody, SubtaskState};
 
+use crate::build::SubtaskMetrics;
 use crate::error::Result;
 use crate::graph::NodeIndex;
 use crate::in_flight::{InFlight, encode};
+use crate::rejects::{PendingRejects, RejectLedger, Snapshot};
 use crate::run::{Ack, Part, Run, TaskEvent, TaskId, TaskName};
 
 /// One operator's part, taken but not yet durable.
 pub(crate) struct PendingPart {
     pub(crate) operator_state: Vec<u8>,
+    /// Rejected rows that no complete checkpoint holds, and the ledger that wants to know when they are durable.
+    rejected: Option<(Arc<RejectLedger>, PendingRejects)>,
     pub(crate) committables: Vec<(CheckpointId, Vec<Vec<u8>>)>,
     pub(crate) state: SubtaskState,
 }
 
 impl PendingPart {
     pub(crate) fn new(state: SubtaskState) -> Self {
-        Self { operator_state: Vec::new(), committables: Vec::new(), state }
+        Self { operator_state: Vec::new(), rejected: None, committables: Vec::new(), state }
     }
+
+    /// Takes in what the operator has counted and rejected.
+    pub(crate) fn report(&mut self, report: &SubtaskMetrics, incremental: bool) -> Result<()> {
+        self.state.counts = report.metrics.counts();
+        match report.rejects.snapshot(incremental)? {
+            Snapshot::Nothing => {}
+            Snapshot::Same(segment) => self.state.rejected = Some(segment),
+            Snapshot::New(pending) => self.rejected = Some((Arc::clone(&report.rejects), pending)),
+        }
+        Ok(())
+    }
+
+    /// What is to become segments.
+    fn bodies(&self) -> impl Iterator<Item = (Place, SegmentBody)> {
+        let state = Some(&self.operator_state).filter(|state| !state.is_empty());
+        let rejected = self.rejected.as_ref().map(|(_, pending)| &pending.bytes);
+        let places = [(Place::OperatorState, state), (Place::Rejected, rejected)];
+        places.into_iter().filter_map(|(place, bytes)| Some((place, SegmentBody::from(bytes?.clone()))))
+    }
+
+    fn written(&mut self, checkpoint: CheckpointId, place: Place, segment: Segment) {
+        match place {
+            Place::OperatorState => self.state.operator_state = Some(segment),
+            Place::Rejected => {
+                if let Some((ledger, pending)) = &self.rejected {
+                    ledger.written(checkpoint, pending.version, segment.clone());
+                }
+                self.state.rejected = Some(segment);
+            }
+        }
+    }
+}
+
+/// Where a segment belongs in an operator's part.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    OperatorState,
+    Rejected,
 }
 
 /// One task subtask's part, taken but not yet durable.
@@ -58,12 +100,11 @@ impl PendingSnapshotOf {
     async fn try_upload(self, writer: CheckpointWriter, run: &Run) -> Result<Ack> {
         run.points.hit("before-upload")?;
         let since = Instant::now();
-        let with_state = self.parts.iter().filter(|(_, part)| !part.operator_state.is_empty());
-        let segments: Vec<_> = with_state
-            .map(|(node, part)| {
-                let (node, body) = (*node, SegmentBody::from(part.operator_state.clone()));
+        let bodies = self.parts.iter().flat_map(|(node, part)| part.bodies().map(move |body| (*node, body)));
+        let segments: Vec<_> = bodies
+            .map(|(node, (place, body))| {
                 let segment = writer.segment(body);
-                async move { Ok::<_, weir_storage::StorageError>((node, segment.await?)) }
+                async move { Ok::<_, weir_storage::StorageError>((node, place, segment.await?)) }
             })
             .collect();
         let overtaken_bytes = self.in_flight.iter().map(InFlight::bytes).sum::<u64>();
@@ -93,9 +134,9 @@ impl PendingSnapshotOf {
             std::task::Poll::Pending => durable.await?,
         };
         let mut parts = self.parts;
-        for (node, segment) in segments {
+        for (node, place, segment) in segments {
             if let Some(part) = parts.get_mut(&node) {
-                part.state.operator_state = Some(segment);
+                part.written(self.checkpoint, place, segment);
             }
         }
         if let (Some(host), Some(keyed)) = (host, keyed) {

@@ -29,7 +29,7 @@ mod store;
 
 pub use catalog::CatalogLog;
 pub use checkpoint::{
-    CheckpointInfo, CheckpointWriter, JobStore, Manifest, MergeOptions, OperatorState, Segment, SegmentBody,
+    CheckpointInfo, CheckpointWriter, JobStore, Manifest, MergeOptions, OperatorState, RowCounts, Segment, SegmentBody,
     SubtaskState,
 };
 pub use error::{Result, StorageError};

@@ -5,6 +5,7 @@ mod it {
     pub mod bad_input;
     pub mod browser;
     pub mod cases;
+    pub mod checkpoint_options;
     pub mod clients;
     pub mod crash;
     pub mod docs;

@@ -1,5 +1,6 @@
 //! Options of queries and of the server: one typed table, with Flink's names and units.
 
+mod differences;
 mod parameters;
 mod table;
 mod value;
@@ -11,12 +12,18 @@ use weir_runtime::graph::ConnectorOptions;
 
 use crate::error::{ErrorKind, Result, SqlError, nearest};
 
+pub use differences::DIFFERENCES;
 pub use parameters::{PARAMETERS, Parameter, Parameters, SERVER_VERSION};
 pub use table::OPTIONS;
 pub use value::{Retention, format_bytes, format_duration, parse_bytes, parse_duration, parse_retention};
 
 /// The option of a stream that says how much of its history is kept.
 pub const RETENTION: &str = "retention";
+
+/// The shortest interval and timeout of checkpoints.
+const LEAST_TIME: Duration = Duration::from_millis(10);
+/// Most bytes of state inside a manifest.
+const MOST_INLINE: u64 = 1 << 20;
 
 /// What values an option takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,8 +112,21 @@ impl OptionSpec {
         self.available == Availability::Full
     }
 
+    /// What differs from the option of the same name in Flink, and why; `None` if nothing does.
+    pub fn difference(&self) -> Option<&'static str> {
+        DIFFERENCES.iter().find(|(name, _)| *name == self.name).map(|(_, text)| *text)
+    }
+
+    /// Whether an empty value means that the option is not set.
+    fn may_be_unset(&self) -> bool {
+        self.default.is_empty()
+    }
+
     /// The value in its usual spelling, or why it is none.
     pub fn check(&self, given: &str) -> Result<String> {
+        if self.may_be_unset() && given.trim().is_empty() {
+            return Ok(String::new());
+        }
         let value = value::canonical(self, given.trim())?;
         match self.available {
             Availability::Full => Ok(value),
@@ -154,14 +174,21 @@ impl Options {
             )
             .hint("write it into the configuration file given with --config and start the server anew"));
         }
-        self.values.insert(spec.name, spec.check(value)?);
-        Ok(())
+        self.put(spec, value)
     }
 
     /// From the configuration file: any option.
     pub fn set_any(&mut self, name: &str, value: &str) -> Result<()> {
-        let spec = Self::spec(name)?;
-        self.values.insert(spec.name, spec.check(value)?);
+        self.put(Self::spec(name)?, value)
+    }
+
+    fn put(&mut self, spec: &'static OptionSpec, value: &str) -> Result<()> {
+        let value = spec.check(value)?;
+        if value.is_empty() && spec.may_be_unset() {
+            self.values.remove(spec.name);
+        } else {
+            self.values.insert(spec.name, value);
+        }
         Ok(())
     }
 
@@ -267,12 +294,39 @@ impl Options {
                 "raise pipeline.max-parallelism or lower parallelism.default",
             );
         }
+        let timeout = self.duration("execution.checkpointing.timeout")?.unwrap_or_default();
+        if timeout < LEAST_TIME {
+            return conflict(
+                format!("execution.checkpointing.timeout = {} is below 10 ms", format_duration(timeout)),
+                "10 min is the default, and 10 ms the least",
+            );
+        }
+        let inline = self.bytes("execution.checkpointing.data-inline-threshold")?;
+        if inline > MOST_INLINE {
+            return conflict(
+                format!("execution.checkpointing.data-inline-threshold = {} is above 1 mb", format_bytes(inline)),
+                "a manifest is read and written whole; larger state belongs into data objects",
+            );
+        }
         if let Some(interval) = self.duration("execution.checkpointing.interval")? {
             let epoch = self.duration("execution.epoch.interval")?;
-            if interval < Duration::from_millis(10) {
+            if interval < LEAST_TIME {
                 return conflict(
                     format!("execution.checkpointing.interval = {} is below 10 ms", format_duration(interval)),
                     "10 ms is the shortest interval; 0 switches periodic checkpoints off",
+                );
+            }
+            if self.is_set("execution.checkpointing.interval-during-backlog")
+                && let Some(backlog) = self.duration("execution.checkpointing.interval-during-backlog")?
+                && backlog < interval
+            {
+                return conflict(
+                    format!(
+                        "execution.checkpointing.interval-during-backlog = {} is below execution.checkpointing.interval = {}",
+                        format_duration(backlog),
+                        format_duration(interval)
+                    ),
+                    "a backlog is read with longer intervals, or with 0, which takes no periodic checkpoints meanwhile",
                 );
             }
             if epoch.is_none() {

@@ -36,7 +36,7 @@ pub static OPTIONS: &[OptionSpec] = &[
         "execution.checkpointing.min-pause",
         Kind::Duration,
         "0 ms",
-        "Least time from one checkpoint's end to the next's start.",
+        "Least time from one checkpoint's end to the next periodic one's start. Above 0, periodic checkpoints do not overlap.",
     ),
     query("execution.checkpointing.timeout", Kind::Duration, "10 min", "A checkpoint that takes longer is given up."),
     query(
@@ -64,14 +64,14 @@ pub static OPTIONS: &[OptionSpec] = &[
         "execution.checkpointing.dir",
         Kind::Text,
         "",
-        "The store's URL; the same as --store. Empty: weir-data in the working directory.",
+        "The store's URL; the same as store and --store. Empty: below data-dir.",
     ),
     query("execution.checkpointing.num-retained", POSITIVE, "2", "How many completed checkpoints are kept."),
     query(
         "execution.checkpointing.externalized-checkpoint-retention",
         Kind::Enum(&["DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"]),
         "DELETE_ON_CANCELLATION",
-        "Whether checkpoints stay in the store when their query is dropped.",
+        "Whether checkpoints stay in the store when their query is dropped. They always stay when it fails or is stopped.",
     ),
     query(
         "execution.checkpointing.unaligned.enabled",
@@ -97,38 +97,30 @@ pub static OPTIONS: &[OptionSpec] = &[
         "0 ms",
         "How long after its start a checkpoint that may be unaligned is aligned; then its barriers overtake. 0: they overtake at once.",
     ),
-    only(
-        query(
-            "execution.checkpointing.checkpoints-after-tasks-finish",
-            Kind::Bool,
-            "true",
-            "Whether checkpoints go on after a part of the query has finished.",
-        ),
-        &["true"],
+    query(
+        "execution.checkpointing.checkpoints-after-tasks-finish",
+        Kind::Bool,
+        "true",
+        "Whether periodic checkpoints go on after a subtask of a source has read all of its input.",
     ),
-    only(
-        query(
-            "execution.checkpointing.incremental",
-            Kind::Bool,
-            "true",
-            "Whether a checkpoint uploads only what no retained one has.",
-        ),
-        &["true"],
+    query(
+        "execution.checkpointing.incremental",
+        Kind::Bool,
+        "true",
+        "Whether a checkpoint uploads only what no retained one has. Without, each holds all of its state.",
     ),
-    only(
-        query(
-            "execution.checkpointing.interval-during-backlog",
-            Kind::Duration,
-            "0 ms",
-            "Another interval while a source reads its backlog. 0: the same.",
-        ),
-        &["0 ms"],
+    query(
+        "execution.checkpointing.interval-during-backlog",
+        Kind::Duration,
+        "",
+        "Another interval while a source reads its backlog: until it has once come to the end of what there is to read. \
+         0: no periodic checkpoints meanwhile. Unset: the same.",
     ),
     query(
         "execution.checkpointing.data-inline-threshold",
         Kind::Bytes,
         "20 kb",
-        "State up to this size is kept inside the manifest rather than in a data object.",
+        "State up to this size is kept inside the manifest rather than in a data object. At most 1 mb.",
     ),
     only(
         query(
@@ -179,37 +171,25 @@ pub static OPTIONS: &[OptionSpec] = &[
         ),
         &["false"],
     ),
-    only(
-        server(
-            "execution.checkpointing.cleaner.parallel-mode",
-            Kind::Bool,
-            "true",
-            "Whether objects of old checkpoints are deleted side by side.",
-        ),
-        &["true"],
+    query(
+        "execution.checkpointing.cleaner.parallel-mode",
+        Kind::Bool,
+        "true",
+        "Whether objects of old checkpoints are deleted side by side or one after the other.",
     ),
-    only(
-        server("execution.checkpointing.savepoint-dir", Kind::Text, "", "Where savepoints go when none is named."),
-        &[""],
-    ),
+    query("execution.checkpointing.savepoint-dir", Kind::Text, "", "Where savepoints go when no place is named."),
     only(query("execution.state-recovery.path", Kind::Text, "", "The checkpoint that a new query starts from."), &[""]),
-    only(
-        query(
-            "execution.state-recovery.claim-mode",
-            Kind::Enum(&["NO_CLAIM", "CLAIM"]),
-            "NO_CLAIM",
-            "Who owns the checkpoint that a query starts from.",
-        ),
-        &["NO_CLAIM"],
+    query(
+        "execution.state-recovery.claim-mode",
+        Kind::Enum(&["NO_CLAIM", "CLAIM"]),
+        "NO_CLAIM",
+        "Who owns the checkpoint that a query starts from.",
     ),
-    only(
-        query(
-            "execution.state-recovery.ignore-unclaimed-state",
-            Kind::Bool,
-            "false",
-            "Whether state that no operator takes may be left behind.",
-        ),
-        &["false"],
+    query(
+        "execution.state-recovery.ignore-unclaimed-state",
+        Kind::Bool,
+        "false",
+        "Whether state that no operator takes may be left behind when a query starts from a checkpoint.",
     ),
     query(
         "execution.epoch.interval",

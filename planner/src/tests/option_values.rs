@@ -159,6 +159,52 @@ fn combinations_that_cannot_hold_are_refused() {
 }
 
 #[test]
+fn checkpoint_options_have_flinks_bounds() {
+    let check = |given: &[(&str, &str)]| {
+        let mut options = Options::new();
+        for (name, value) in given {
+            options.set(&format!("execution.checkpointing.{name}"), value).unwrap();
+        }
+        options.check().map_err(|error| error.message)
+    };
+    let refused = |given: &[(&str, &str)], part: &str| {
+        let said = check(given).unwrap_err();
+        assert!(said.contains(part), "{given:?}: {said}");
+    };
+    refused(&[("timeout", "0")], "timeout = 0 ms is below 10 ms");
+    refused(&[("data-inline-threshold", "2mb")], "data-inline-threshold = 2 mb is above 1 mb");
+    refused(&[("interval", "10s"), ("interval-during-backlog", "9s")], "interval-during-backlog = 9 s is below");
+    for given in [
+        &[("timeout", "10ms"), ("data-inline-threshold", "1mb")][..],
+        &[("interval", "10s"), ("interval-during-backlog", "10s")],
+        &[("interval", "10s"), ("interval-during-backlog", "0")],
+        &[("interval", "10s"), ("interval-during-backlog", "")],
+        &[("interval", "0"), ("interval-during-backlog", "1s")],
+        &[("max-concurrent-checkpoints", "3"), ("min-pause", "2s"), ("mode", "AT_LEAST_ONCE")],
+    ] {
+        assert_eq!(check(given), Ok(()), "{given:?}");
+    }
+}
+
+#[test]
+fn an_empty_value_is_none_where_there_is_no_default() {
+    let mut options = Options::new();
+    options.set("execution.checkpointing.interval-during-backlog", "0").unwrap();
+    assert!(options.is_set("execution.checkpointing.interval-during-backlog"));
+    options.set("execution.checkpointing.interval-during-backlog", "").unwrap();
+    assert_eq!(options, Options::new());
+    assert!(options.set("execution.checkpointing.interval", "").is_err());
+}
+
+#[test]
+fn differences_from_flink_are_of_options() {
+    for (name, text) in options::DIFFERENCES {
+        assert!(OptionSpec::find(name).is_some_and(|spec| spec.difference() == Some(text)), "{name}");
+        assert!(text.ends_with('.'), "{name}");
+    }
+}
+
+#[test]
 fn what_was_given_is_kept_and_what_was_not_has_its_default() {
     let mut given = Options::new();
     given.set("Execution.Checkpointing.Interval", "300ms").unwrap();

@@ -2,7 +2,7 @@
 
 mod actions;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,6 +118,8 @@ pub(crate) struct Driver {
     sources: BTreeMap<NodeIndex, RunningSource>,
     discoveries: BTreeMap<NodeIndex, Instant>,
     sources_running: usize,
+    /// Source tasks that have not yet come to the end of what there was to read.
+    behind: BTreeSet<TaskId>,
     committers: Arc<Mutex<Committers>>,
     /// Complete checkpoints that are kept, oldest first.
     retained: BTreeMap<CheckpointId, Arc<Manifest>>,
@@ -157,6 +159,7 @@ impl Driver {
             } else {
                 built.sources.iter().filter_map(discovery).collect()
             },
+            behind: built.tasks.iter().filter(|task| task.is_source).map(|task| task.id).collect(),
             sources_running: built.tasks.iter().filter(|task| task.is_source).count(),
             epochs: Epochs {
                 waiting: Vec::new(),
@@ -210,7 +213,7 @@ impl Driver {
             let ids = (0..self.tasks.len()).map(TaskId);
             let options = self.shared.spec.checkpointing.clone();
             let mut coordinator = Coordinator::new(options, ids, lineage.next_checkpoint, completed, Instant::now());
-            let mut happened = vec![Event::Paused(lineage.paused)];
+            let mut happened = vec![Event::Backlog(!self.behind.is_empty()), Event::Paused(lineage.paused)];
             happened.extend(requested.into_iter().map(Event::Requested));
             let outcome = self.drive(&mut coordinator, happened, lineage, commands).await;
             lineage.next_checkpoint = coordinator.next_id();
@@ -356,12 +359,12 @@ impl Driver {
     }
 
     /// Takes in what a task says.
-    fn on_task(&mut self, event: TaskEvent) -> Result<Option<Event>, Outcome> {
-        Ok(match event {
+    fn on_task(&mut self, event: TaskEvent) -> Result<Vec<Event>, Outcome> {
+        let event = match event {
             TaskEvent::Acked(ack) => {
                 let (checkpoint, task) = (ack.checkpoint, ack.task);
                 self.take_positions(&ack);
-                let Some(collecting) = self.collecting.get_mut(&checkpoint) else { return Ok(None) };
+                let Some(collecting) = self.collecting.get_mut(&checkpoint) else { return Ok(Vec::new()) };
                 collecting.acks.push(*ack);
                 Some(Event::Acked(checkpoint, task))
             }
@@ -375,13 +378,22 @@ impl Driver {
                 None
             }
             TaskEvent::SourceEnded { task } => {
-                let (query, task) = (self.query(), &self.tasks[task.0].name);
-                tracing::info!(%query, %task, "a source subtask has read all of its input");
+                let (query, name) = (self.query(), &self.tasks[task.0].name);
+                tracing::info!(%query, task = %name, "a source subtask has read all of its input");
                 self.sources_running -= 1;
-                (self.sources_running == 0).then_some(Event::SourcesEnded)
+                let ended = if self.sources_running == 0 { Event::SourcesEnded } else { Event::SourceEnded };
+                // In this order: the end of a backlog alone would begin a periodic checkpoint just before the last one.
+                return Ok([ended].into_iter().chain(self.caught_up(task)).collect());
             }
+            TaskEvent::CaughtUp { task } => self.caught_up(task),
             TaskEvent::Failed { task, error } => return Err(self.task_failed(task, error)),
-        })
+        };
+        Ok(event.into_iter().collect())
+    }
+
+    /// A source task has nothing to read at present, or never again.
+    fn caught_up(&mut self, task: TaskId) -> Option<Event> {
+        (self.behind.remove(&task) && self.behind.is_empty()).then_some(Event::Backlog(false))
     }
 
     fn task_failed(&self, task: TaskId, error: RuntimeError) -> Outcome {

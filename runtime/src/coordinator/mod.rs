@@ -67,8 +67,12 @@ pub(crate) enum Event {
     Requested(Ticket),
     /// Somebody wants the job to stop with a checkpoint.
     StopRequested(Ticket),
+    /// A source subtask has ended, and others have not.
+    SourceEnded,
     /// All sources have ended.
     SourcesEnded,
+    /// A source has not yet come to the end of what there was to read, or all have.
+    Backlog(bool),
     /// Periodic checkpoints make no sense at present, or do again.
     Paused(bool),
     /// A task's part is durable.
@@ -137,7 +141,9 @@ pub(crate) struct Coordinator {
     completed: Vec<CheckpointId>,
     requests: Vec<Ticket>,
     stop: Option<Ticket>,
+    source_ended: bool,
     sources_ended: bool,
+    backlog: bool,
     paused: bool,
     over: bool,
     failures: u32,
@@ -163,7 +169,9 @@ impl Coordinator {
             completed,
             requests: Vec::new(),
             stop: None,
+            source_ended: false,
             sources_ended: false,
+            backlog: false,
             paused: false,
             over: false,
             failures: 0,
@@ -192,7 +200,9 @@ impl Coordinator {
                 // A second wish to stop is served by the same checkpoint.
                 Some(_) => self.requests.push(ticket),
             },
+            Event::SourceEnded => self.source_ended = true,
             Event::SourcesEnded => self.sources_ended = true,
+            Event::Backlog(backlog) => self.backlog = backlog,
             Event::Paused(paused) => self.paused = paused,
             Event::Acked(checkpoint, task) => self.acked(checkpoint, task, &mut actions),
             Event::Declined(checkpoint, reason) => {
@@ -253,10 +263,20 @@ impl Coordinator {
 
     /// When the next periodic checkpoint is due.
     fn due(&self) -> Option<Instant> {
-        if self.paused {
+        if self.paused || (self.source_ended && !self.options.after_tasks_finish) {
             return None;
         }
-        let due = self.last_trigger + self.options.interval?;
+        // The pause counts from an end that has not come.
+        if !self.options.min_pause.is_zero() && !self.pending.is_empty() {
+            return None;
+        }
+        let interval = self.options.interval?;
+        let interval = match self.options.interval_during_backlog.filter(|_| self.backlog) {
+            None => interval,
+            Some(Duration::ZERO) => return None,
+            Some(during_backlog) => during_backlog,
+        };
+        let due = self.last_trigger + interval;
         let rested = self.last_completion.map(|at| at + self.options.min_pause);
         Some(rested.map_or(due, |rested| due.max(rested)).max(self.not_before))
     }

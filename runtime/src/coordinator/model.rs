@@ -178,12 +178,104 @@ fn paused_jobs_take_no_periodic_checkpoints_but_requested_ones() {
     assert_eq!(bench.on(Event::Requested(Ticket(1))), [trigger(1, Kind::Requested)]);
 }
 
+#[test]
+fn no_periodic_checkpoint_begins_in_the_pause_of_one_that_has_not_ended() {
+    let mut bench = Bench::new(CheckpointOptions { max_concurrent: 2, ..options() });
+    assert_eq!(bench.after(10), [trigger(1, Kind::Periodic)]);
+    assert!(bench.after(10).is_empty());
+    assert_eq!(bench.on(Event::Requested(Ticket(1))), [trigger(2, Kind::Requested)], "who asks does not wait");
+    bench.finish(1);
+    bench.finish(2);
+    assert!(bench.after(9).is_empty(), "the interval counts from the last trigger, whatever its kind");
+    assert_eq!(bench.after(1), [trigger(3, Kind::Periodic)]);
+}
+
+#[test]
+fn without_a_pause_periodic_checkpoints_run_concurrently_up_to_the_limit() {
+    let options = CheckpointOptions { max_concurrent: 2, min_pause: Duration::ZERO, ..options() };
+    let mut bench = Bench::new(options);
+    assert_eq!(bench.after(10), [trigger(1, Kind::Periodic)]);
+    assert_eq!(bench.after(10), [trigger(2, Kind::Periodic)]);
+    assert!(bench.after(10).is_empty(), "two are in progress");
+    let actions = bench.finish(1);
+    assert_eq!(actions.last(), Some(&trigger(3, Kind::Periodic)), "it has been due since");
+}
+
+#[test]
+fn another_interval_holds_until_the_backlog_is_read() {
+    let during = |seconds| CheckpointOptions {
+        interval_during_backlog: Some(Duration::from_secs(seconds)),
+        min_pause: Duration::ZERO,
+        ..options()
+    };
+    let mut bench = Bench::new(during(30));
+    bench.on(Event::Backlog(true));
+    assert_eq!(bench.coordinator.wake_at(), Some(bench.start + Duration::from_secs(30)));
+    assert!(bench.after(29).is_empty());
+    assert_eq!(bench.after(1), [trigger(1, Kind::Periodic)]);
+    bench.finish(1);
+    assert!(bench.after(10).is_empty());
+    assert_eq!(bench.on(Event::Backlog(false)), [trigger(2, Kind::Periodic)], "it has been due for 10 s");
+    bench.finish(2);
+    assert_eq!(bench.after(10), [trigger(3, Kind::Periodic)]);
+
+    let mut bench = Bench::new(during(0));
+    bench.on(Event::Backlog(true));
+    assert!(bench.after(1000).is_empty(), "none while there is a backlog");
+    assert_eq!(bench.on(Event::Requested(Ticket(1))), [trigger(1, Kind::Requested)]);
+    bench.finish(1);
+    assert_eq!(bench.on(Event::SourcesEnded), [trigger(2, Kind::Final)]);
+}
+
+#[test]
+fn an_interval_during_backlog_switches_nothing_on() {
+    let options =
+        CheckpointOptions { interval: None, interval_during_backlog: Some(Duration::from_secs(1)), ..options() };
+    let mut bench = Bench::new(options);
+    bench.on(Event::Backlog(true));
+    assert!(bench.after(100).is_empty());
+}
+
+#[test]
+fn checkpoints_after_tasks_finish_only_if_they_shall() {
+    let mut bench = Bench::new(options());
+    bench.on(Event::SourceEnded);
+    assert_eq!(bench.after(10), [trigger(1, Kind::Periodic)]);
+
+    let mut bench = Bench::new(CheckpointOptions { after_tasks_finish: false, ..options() });
+    bench.on(Event::SourceEnded);
+    assert!(bench.after(1000).is_empty());
+    assert_eq!(bench.on(Event::Requested(Ticket(1))), [trigger(1, Kind::Requested)]);
+    bench.finish(1);
+    assert_eq!(bench.on(Event::SourcesEnded), [trigger(2, Kind::Final)], "the last one is always taken");
+}
+
+#[test]
+fn each_checkpoint_fails_once_and_stale_failures_count_for_nothing() {
+    let options = CheckpointOptions { tolerable_failed: 1, max_concurrent: 3, min_pause: Duration::ZERO, ..options() };
+    let mut bench = Bench::new(options);
+    (0..3).for_each(|_| drop(bench.after(10)));
+    let declined = |id| Event::Declined(CheckpointId(id), "disk full".into());
+    let fails = |actions: Vec<Action>| actions.iter().any(|action| matches!(action, Action::Fail { .. }));
+    assert!(!fails(bench.on(declined(1))));
+    assert!(!fails(bench.on(declined(1))), "the second task's decline of the same checkpoint");
+    // 3 completes and subsumes 2, which is no failure, and makes what is said of 2 afterwards stale.
+    assert!(!fails(bench.finish(3)));
+    assert!(!fails(bench.on(declined(2))) && !fails(bench.on(declined(2))));
+    bench.after(10);
+    assert!(!fails(bench.on(declined(4))), "the first since the success of 3");
+    bench.after(10);
+    assert!(fails(bench.on(declined(5))));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Wait(u64),
     Request,
     Stop,
+    SourceEnds,
     SourcesEnd,
+    Backlog(bool),
     Pause(bool),
     Ack(usize, usize),
     AckAll(usize),
@@ -196,7 +288,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1u64..30).prop_map(Step::Wait),
         2 => Just(Step::Request),
         1 => Just(Step::Stop),
+        1 => Just(Step::SourceEnds),
         1 => Just(Step::SourcesEnd),
+        1 => any::<bool>().prop_map(Step::Backlog),
         1 => any::<bool>().prop_map(Step::Pause),
         6 => (0usize..3, 0..TASKS).prop_map(|(which, task)| Step::Ack(which, task)),
         4 => (0usize..3).prop_map(Step::AckAll),
@@ -287,8 +381,19 @@ proptest! {
         max_concurrent in 1usize..4,
         num_retained in 1usize..4,
         tolerable_failed in 0u32..4,
+        pause in 0u64..4,
+        interval_during_backlog in prop::option::of((0u64..30).prop_map(Duration::from_secs)),
+        after_tasks_finish in any::<bool>(),
     ) {
-        let options = CheckpointOptions { max_concurrent, num_retained, tolerable_failed, ..options() };
+        let options = CheckpointOptions {
+            max_concurrent,
+            num_retained,
+            tolerable_failed,
+            min_pause: Duration::from_secs(pause),
+            interval_during_backlog,
+            after_tasks_finish,
+            ..options()
+        };
         let mut bench = Bench::new(options.clone());
         let mut seen = Seen::default();
         for (number, step) in steps.into_iter().enumerate() {
@@ -301,7 +406,9 @@ proptest! {
                     seen.asked.insert(ticket);
                     bench.on(if matches!(step, Step::Stop) { Event::StopRequested(ticket) } else { Event::Requested(ticket) })
                 }
+                Step::SourceEnds => bench.on(Event::SourceEnded),
                 Step::SourcesEnd => bench.on(Event::SourcesEnded),
+                Step::Backlog(backlog) => bench.on(Event::Backlog(backlog)),
                 Step::Pause(paused) => bench.on(Event::Paused(paused)),
                 Step::Ack(which, task) => {
                     let Some(id) = pick(which) else { continue };

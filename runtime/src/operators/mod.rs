@@ -24,7 +24,7 @@ use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::DataFusionError;
-use weir_storage::{KeyGroup, OperatorUid};
+use weir_storage::KeyGroup;
 
 use crate::error::{Result, RuntimeError};
 use crate::graph::{Expr, Node, OperatorSpec};
@@ -79,7 +79,6 @@ pub(crate) fn create_sized(
     let site = Site {
         query: ctx.query.to_owned(),
         name: node.name.clone(),
-        uid: ctx.uid.clone(),
         metrics: Arc::clone(&ctx.metrics),
         rejects: Arc::clone(&ctx.rejects),
     };
@@ -124,7 +123,6 @@ fn inputs<const N: usize>(schemas: &[SchemaRef]) -> Result<[SchemaRef; N]> {
 struct Site {
     query: String,
     name: String,
-    uid: OperatorUid,
     metrics: Arc<OperatorMetrics>,
     rejects: Arc<dyn Rejects>,
 }

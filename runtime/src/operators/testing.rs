@@ -151,11 +151,11 @@ struct Collected {
 }
 
 impl Rejects for Collected {
-    fn late(&self, _query: &str, _operator: &OperatorUid, _watermark: EventTime, rows: &RecordBatch) {
+    fn late(&self, _watermark: EventTime, rows: &RecordBatch) {
         self.late.lock().extend(rows_text(rows));
     }
 
-    fn bad(&self, _query: &str, rows: Vec<BadRow>) {
+    fn bad(&self, rows: Vec<BadRow>) {
         self.bad.lock().extend(rows);
     }
 }

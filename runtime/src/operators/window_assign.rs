@@ -44,7 +44,7 @@ impl WindowAssign {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        self.site.rejects.bad(&self.site.query, bad);
+        self.site.rejects.bad(bad);
         Ok(())
     }
 }

@@ -91,6 +91,14 @@ fn describe(manifest: &Manifest, out: &mut impl Write) -> std::io::Result<()> {
     for operator in &manifest.operators {
         writeln!(out, "  operator   {} ({}), {} subtasks", operator.name, operator.uid, operator.parallelism)?;
         for subtask in &operator.subtasks {
+            let counts = subtask.counts;
+            if !counts.is_zero() {
+                writeln!(
+                    out,
+                    "    subtask {}  {} rows in, {} out, {} late, {} bad",
+                    subtask.subtask, counts.rows_in, counts.rows_out, counts.late_rows, counts.bad_rows
+                )?;
+            }
             if !subtask.source_splits.is_null() {
                 writeln!(out, "    subtask {}  splits {}", subtask.subtask, subtask.source_splits)?;
             }

@@ -48,6 +48,10 @@ impl ConfigFile {
             } else if STORE_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
                 file.store.insert(key, value);
             } else if weir_planner::options::OptionSpec::find(&key).is_some() {
+                if file.options.is_set(&key) {
+                    return Err(SqlError::syntax(format!("\"{key}\" is given twice in the configuration file"))
+                        .hint("an option may be nested or dotted; keep one of the two"));
+                }
                 file.options.set_any(&key, &value)?;
             } else {
                 return Err(unknown(&key));
@@ -125,6 +129,83 @@ mod tests {
         assert_eq!(parsed.options, expected);
         assert_eq!(ConfigFile::parse(nested).unwrap(), parsed);
         assert_eq!(ConfigFile::parse(mixed).unwrap(), parsed);
+    }
+
+    /// Flink's template, its keys dotted.
+    const FLINK_CONF: &str = "\
+execution.checkpointing.mode: EXACTLY_ONCE
+execution.checkpointing.interval: 10s
+execution.checkpointing.interval-during-backlog: 1 min
+execution.checkpointing.min-pause: 2s
+execution.checkpointing.timeout: 2m
+execution.checkpointing.tolerable-failed-checkpoints: 2
+execution.checkpointing.max-concurrent-checkpoints: 1
+execution.checkpointing.storage: filesystem
+execution.checkpointing.dir: s3://bucket/ckpt
+execution.checkpointing.num-retained: 3
+execution.checkpointing.externalized-checkpoint-retention: RETAIN_ON_CANCELLATION
+execution.checkpointing.checkpoints-after-tasks-finish: true
+execution.checkpointing.file-merging.enabled: true
+execution.checkpointing.file-merging.max-file-size: 256mb
+execution.checkpointing.incremental: false
+execution.checkpointing.data-inline-threshold: 20 kb
+execution.checkpointing.cleaner.parallel-mode: false
+execution.checkpointing.savepoint-dir: s3://bucket/savepoints
+execution.state-recovery.claim-mode: CLAIM
+execution.state-recovery.ignore-unclaimed-state: true
+pipeline.max-parallelism: 256
+";
+
+    /// The same, nested.
+    const NESTED: &str = "\
+execution:
+  checkpointing:
+    mode: EXACTLY_ONCE
+    interval: 10s
+    interval-during-backlog: 1 min
+    min-pause: 2s
+    timeout: 2m
+    tolerable-failed-checkpoints: 2
+    max-concurrent-checkpoints: 1
+    storage: filesystem
+    dir: s3://bucket/ckpt
+    num-retained: 3
+    externalized-checkpoint-retention: RETAIN_ON_CANCELLATION
+    checkpoints-after-tasks-finish: true
+    file-merging: { enabled: true, max-file-size: 256mb }
+    incremental: false
+    data-inline-threshold: 20 kb
+    cleaner.parallel-mode: false
+    savepoint-dir: s3://bucket/savepoints
+  state-recovery:
+    claim-mode: CLAIM
+    ignore-unclaimed-state: true
+pipeline:
+  max-parallelism: 256
+";
+
+    #[test]
+    fn flinks_keys_are_taken_from_the_file_from_set_and_from_with() {
+        let dotted = ConfigFile::parse(FLINK_CONF).unwrap();
+        assert_eq!(ConfigFile::parse(NESTED).unwrap(), dotted);
+        let (mut set, mut with) = (Options::new(), std::collections::BTreeMap::new());
+        for (name, value) in dotted.options.changed() {
+            if name != "execution.checkpointing.dir" {
+                set.set(&name, &value).unwrap();
+                with.insert(name, value);
+            }
+        }
+        let (kept, connector) = Options::new().split(&with).unwrap();
+        assert_eq!((kept.changed(), connector.len()), (with, 0));
+        assert_eq!(set, kept);
+        let error = set.set("execution.checkpointing.dir", "s3://b/x").unwrap_err();
+        assert!(error.message.contains("belongs to the server"), "{}", error.message);
+    }
+
+    #[test]
+    fn an_option_given_nested_and_dotted_is_refused() {
+        let twice = "execution.checkpointing.interval: 1s\nexecution:\n  checkpointing:\n    interval: 2s\n";
+        assert!(ConfigFile::parse(twice).unwrap_err().message.contains("given twice"));
     }
 
     #[test]

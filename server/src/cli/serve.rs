@@ -72,7 +72,7 @@ fn configure(args: ServeArgs) -> Result<(Config, SocketAddr, SocketAddr), Failur
     let http = address(args.listen_http, "listen-http", LISTEN_HTTP)?;
     let data_dir = args.data_dir.or_else(|| given("data-dir").map(PathBuf::from)).unwrap_or_else(|| "weir-data".into());
     let mut config = Config::embedded(data_dir);
-    if let Some(store) = args.store.or_else(|| given("store")) {
+    if let Some(store) = store(args.store, given("store"), file.options.get("execution.checkpointing.dir")?)? {
         config.store = store;
     }
     config.parallelism = match (args.parallelism, given("parallelism")) {
@@ -87,6 +87,19 @@ fn configure(args: ServeArgs) -> Result<(Config, SocketAddr, SocketAddr), Failur
     config.options = file.options;
     config.store_options = file.store;
     Ok((config, sql, http))
+}
+
+/// The store's URL: the flag, before what the file says under either name.
+fn store(flag: Option<String>, named: Option<String>, dir: &str) -> Result<Option<String>, Failure> {
+    let dir = Some(dir.to_owned()).filter(|dir| !dir.is_empty());
+    match (flag, named, dir) {
+        (Some(flag), ..) => Ok(Some(flag)),
+        (None, Some(store), Some(dir)) if store != dir => Err(Failure::Message(format!(
+            "the configuration file names two stores: store = {store} and execution.checkpointing.dir = {dir}; \
+             everything durable lies in one, so keep one of the two"
+        ))),
+        (None, store, dir) => Ok(store.or(dir)),
+    }
 }
 
 async fn listen(door: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -160,5 +173,20 @@ mod tests {
         let address = taken.local_addr().unwrap();
         let Err(Failure::Message(message)) = listen("SQL", address).await else { panic!("bound twice") };
         assert!(message.contains("is in use by another process") && message.contains("--listen-sql"), "{message}");
+    }
+
+    #[test]
+    fn the_store_is_named_once() {
+        let some = |text: &str| Some(text.to_owned());
+        let store = |flag, named, dir| match store(flag, named, dir) {
+            Ok(store) => Ok(store),
+            Err(Failure::Message(text)) => Err(text),
+            Err(_) => Err(String::new()),
+        };
+        assert_eq!(store(None, None, "").unwrap(), None);
+        assert_eq!(store(None, None, "s3://b/ckpt").unwrap(), some("s3://b/ckpt"));
+        assert_eq!(store(None, some("s3://b/ckpt"), "s3://b/ckpt").unwrap(), some("s3://b/ckpt"));
+        assert_eq!(store(some("memory:"), some("s3://a"), "s3://b").unwrap(), some("memory:"));
+        assert!(store(None, some("s3://a"), "s3://b").unwrap_err().contains("two stores"));
     }
 }

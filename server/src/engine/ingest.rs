@@ -12,7 +12,6 @@ use weir_connectors::{CsvOptions, Epoch, Format};
 use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
 use weir_runtime::job::JobStatus;
 use weir_runtime::message::Chunk;
-use weir_runtime::rejects::Rejects;
 use weir_storage::{JobId, LogAppender, LogEntry, LogSeq};
 
 use super::{Engine, IngestReceipt, is_connector};
@@ -171,7 +170,7 @@ impl Engine {
         let (batch, bad) = weir_connectors::decode_body(&format, stream, &schema, &body).map_err(from_runtime)?;
         let (rows, bad_rows) = (batch.num_rows() as u64, bad.len() as u64);
         if !bad.is_empty() {
-            self.rejects.bad(stream, bad);
+            self.rejects.add(stream, bad);
         }
         let batches = if rows > 0 { vec![(batch, None)] } else { Vec::new() };
         let entry = LogEntry { batches, client_key: client_key.map(str::to_owned) };

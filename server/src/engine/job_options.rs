@@ -19,11 +19,18 @@ pub(super) fn checkpointing(options: &Options) -> Result<CheckpointOptions, SqlE
             _ => CheckpointMode::ExactlyOnce,
         },
         interval: duration("interval")?,
+        interval_during_backlog: match options.is_set(&key("interval-during-backlog")) {
+            true => Some(duration("interval-during-backlog")?.unwrap_or_default()),
+            false => None,
+        },
         min_pause: duration("min-pause")?.unwrap_or_default(),
         timeout: duration("timeout")?.unwrap_or(defaults.timeout),
         tolerable_failed: u32::try_from(count("tolerable-failed-checkpoints")?).unwrap_or(u32::MAX),
         max_concurrent: count("max-concurrent-checkpoints")?,
         num_retained: count("num-retained")?,
+        after_tasks_finish: options.is_on(&key("checkpoints-after-tasks-finish"))?,
+        incremental: options.is_on(&key("incremental"))?,
+        parallel_clean_up: options.is_on(&key("cleaner.parallel-mode"))?,
         inline_threshold: options.bytes(&key("data-inline-threshold"))?,
         merging: options.is_on(&key("file-merging.enabled"))?,
         max_file_size: options.bytes(&key("file-merging.max-file-size"))?,
@@ -60,6 +67,7 @@ pub(super) fn restart_policy(options: &Options) -> Result<RestartPolicy, SqlErro
         }
         _ => RestartPolicy {
             initial: duration("exponential-delay.initial-backoff", defaults.initial)?,
+            multiplier: options.number("restart-strategy.exponential-delay.backoff-multiplier")?,
             max: duration("exponential-delay.max-backoff", defaults.max)?,
             reset_after: duration("exponential-delay.reset-backoff-threshold", defaults.reset_after)?,
             max_attempts: match attempts("exponential-delay.attempts-before-reset-backoff")? {
@@ -98,6 +106,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn options_of_unaligned_checkpoints_arrive_at_the_runtime() {
+        let mut options = Options::new();
+        options.set("execution.checkpointing.unaligned.enabled", "true").unwrap();
+        options.set("execution.checkpointing.aligned-checkpoint-timeout", "2s").unwrap();
+        options.set("execution.checkpointing.unaligned.max-subtasks-per-channel-state-file", "7").unwrap();
+        let unaligned = super::checkpointing(&options).unwrap();
+        assert!(unaligned.unaligned && !unaligned.unaligned_forced);
+        assert_eq!((unaligned.aligned_timeout, unaligned.in_flight_sharers), (Duration::from_secs(2), 7));
+    }
+
+    #[test]
     fn options_arrive_at_the_runtime() {
         let mut options = Options::new();
         options.set("execution.checkpointing.interval", "300ms").unwrap();
@@ -107,12 +126,33 @@ mod tests {
         assert_eq!(checkpointing.interval, Some(Duration::from_millis(300)));
         assert_eq!(checkpointing.num_retained, 3);
         assert_eq!(checkpointing.max_file_size, 256 << 20);
-        options.set("execution.checkpointing.unaligned.enabled", "true").unwrap();
-        options.set("execution.checkpointing.aligned-checkpoint-timeout", "2s").unwrap();
-        options.set("execution.checkpointing.unaligned.max-subtasks-per-channel-state-file", "7").unwrap();
-        let unaligned = super::checkpointing(&options).unwrap();
-        assert!(unaligned.unaligned && !unaligned.unaligned_forced);
-        assert_eq!((unaligned.aligned_timeout, unaligned.in_flight_sharers), (Duration::from_secs(2), 7));
+        assert_eq!(checkpointing.interval_during_backlog, None, "the same");
+        options.set("execution.checkpointing.interval-during-backlog", "0").unwrap();
+        options.set("execution.checkpointing.mode", "at_least_once").unwrap();
+        options.set("execution.checkpointing.min-pause", "2s").unwrap();
+        options.set("execution.checkpointing.timeout", "2m").unwrap();
+        options.set("execution.checkpointing.tolerable-failed-checkpoints", "2").unwrap();
+        options.set("execution.checkpointing.max-concurrent-checkpoints", "4").unwrap();
+        options.set("execution.checkpointing.checkpoints-after-tasks-finish", "false").unwrap();
+        options.set("execution.checkpointing.incremental", "false").unwrap();
+        options.set("execution.checkpointing.data-inline-threshold", "1kb").unwrap();
+        options.set("execution.checkpointing.cleaner.parallel-mode", "false").unwrap();
+        options.set("execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION").unwrap();
+        let expected = CheckpointOptions {
+            mode: CheckpointMode::AtLeastOnce,
+            interval_during_backlog: Some(Duration::ZERO),
+            min_pause: Duration::from_secs(2),
+            timeout: Duration::from_secs(120),
+            tolerable_failed: 2,
+            max_concurrent: 4,
+            after_tasks_finish: false,
+            incremental: false,
+            inline_threshold: 1024,
+            parallel_clean_up: false,
+            retention: Retention::Retain,
+            ..checkpointing
+        };
+        assert_eq!(super::checkpointing(&options).unwrap(), expected);
         options.set("execution.checkpointing.interval", "0").unwrap();
         assert_eq!(super::checkpointing(&options).unwrap().interval, None);
         options.set("restart-strategy.type", "fixed-delay").unwrap();

@@ -38,7 +38,7 @@ pub use views::ReadableView;
 
 use crate::config::Config;
 use crate::error::from_storage;
-use crate::rejects::RejectedRows;
+use crate::rejects::UnownedRows;
 use crate::session::Session;
 use catalog::DurableCatalog;
 use ingest::Ingest;
@@ -62,7 +62,7 @@ pub struct Engine {
     views: Arc<ViewRegistry>,
     ingest: Ingest,
     logs: LogReaders,
-    rejects: Arc<RejectedRows>,
+    rejects: Arc<UnownedRows>,
     back_pressure: BackPressure,
     state: StateResources,
     cpu: tokio::runtime::Handle,
@@ -132,8 +132,8 @@ impl Engine {
         self.catalog.current().iter().cloned().collect()
     }
 
-    /// Late and bad rows.
-    pub fn rejects(&self) -> &Arc<RejectedRows> {
+    /// Bad rows that were read for no query.
+    pub fn rejects(&self) -> &Arc<UnownedRows> {
         &self.rejects
     }
 

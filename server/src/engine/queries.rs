@@ -110,7 +110,6 @@ impl Engine {
             state: self.state.clone(),
             state_dir: self.config.data_dir.join("state"),
             resolver: Arc::new(EngineResolver::new(self, query)),
-            rejects: Arc::clone(&self.rejects) as _,
             views: Arc::clone(&self.views) as _,
             cpu: self.cpu.clone(),
         }

@@ -1,8 +1,11 @@
 //! What SHOW, REST, metrics and the dashboard tell about running queries.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use weir_planner::{ErrorKind, SqlError};
 use weir_runtime::graph::{Node, OperatorSpec};
@@ -11,6 +14,7 @@ use weir_runtime::metrics::OperatorMetricsSnapshot;
 
 use super::queries::{RunningQuery, has_job};
 use super::{CheckpointRow, Engine, InputInfo, OperatorInfo, QueryInfo};
+use crate::rejects::{bad_batch, count_batch, late_batch};
 use crate::session::show::query_kind;
 
 /// Time between two readings of the counters from which shares are told.
@@ -100,7 +104,7 @@ impl Engine {
             OperatorSpec::Sink(sink) => !(sink.log && sink.changelog),
             _ => false,
         };
-        let (late_rows, bad_rows) = self.rejects.counts(&query.relation.name);
+        let (late_rows, bad_rows) = rejected(&metrics);
         let records = query.handle.checkpoints();
         let last_checkpoint =
             records.iter().filter(|r| matches!(r.state, CheckpointState::Completed(_))).map(|r| r.id.0).max();
@@ -120,6 +124,34 @@ impl Engine {
             last_checkpoint,
             created_at_ms: query.created_at_ms,
         }
+    }
+
+    /// The newest late rows of all queries.
+    pub(crate) fn late_rows(&self) -> Result<RecordBatch, ArrowError> {
+        let of_query = |query: &Arc<RunningQuery>| {
+            let name = query.relation.name.clone();
+            query.handle.rejected().late.into_iter().map(move |(operator, row)| (name.clone(), operator, row))
+        };
+        late_batch(self.queries.all().iter().flat_map(of_query).collect())
+    }
+
+    /// The newest bad rows of all queries and of relations that were read for none.
+    pub(crate) fn bad_rows(&self) -> Result<RecordBatch, ArrowError> {
+        let of_query = |query: &Arc<RunningQuery>| {
+            let name = query.relation.name.clone();
+            query.handle.rejected().bad.into_iter().map(move |row| (name.clone(), row))
+        };
+        bad_batch(self.queries.all().iter().flat_map(of_query).chain(self.rejects.rows()).collect())
+    }
+
+    /// How many late and bad rows there were, by query or relation.
+    pub(crate) fn rejected_counts(&self) -> Result<RecordBatch, ArrowError> {
+        let of_query = |query: &Arc<RunningQuery>| {
+            let (late, bad) = rejected(&query.handle.metrics());
+            (query.relation.name.clone(), late, bad)
+        };
+        let unowned = self.rejects.counts().into_iter().map(|(relation, bad)| (relation, 0, bad));
+        count_batch(self.queries.all().iter().map(of_query).chain(unowned).collect())
     }
 
     /// The dataflow of a query with its counters.
@@ -169,6 +201,11 @@ impl Engine {
             .hint("SHOW QUERIES tells why; try again when it is RUNNING"),
         }
     }
+}
+
+/// Late and bad rows of a query's subtasks.
+fn rejected(metrics: &[OperatorMetricsSnapshot]) -> (u64, u64) {
+    (metrics.iter().map(|m| m.late_rows).sum(), metrics.iter().map(|m| m.bad_rows).sum())
 }
 
 /// `RUNNING`, `RESTARTING`, …

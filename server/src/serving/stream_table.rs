@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use weir_planner::{ErrorKind, Relation, SqlError};
 use weir_runtime::RuntimeError;
 use weir_runtime::graph::{OperatorSpec, SourceSpec};
-use weir_runtime::rejects::Rejects;
 use weir_runtime::source::{Source, SourceEvent, SplitState};
 
 use crate::engine::{Engine, is_connector};
+use crate::rejects::UnownedRows;
 
 /// Batches that may wait for the query to take them.
 const BATCHES_AHEAD: usize = 2;
@@ -108,7 +108,7 @@ impl TableProvider for StreamTable {
                     full: Arc::clone(&self.schema),
                     projection: projection.cloned(),
                     projected: Arc::clone(&projected),
-                    rejects: Arc::clone(self.engine.rejects()) as _,
+                    rejects: Arc::clone(self.engine.rejects()),
                 }) as Arc<dyn PartitionStream>
             })
             .collect();
@@ -124,7 +124,7 @@ struct SplitScan {
     full: SchemaRef,
     projection: Option<Vec<usize>>,
     projected: SchemaRef,
-    rejects: Arc<dyn Rejects>,
+    rejects: Arc<UnownedRows>,
 }
 
 impl fmt::Debug for SplitScan {
@@ -151,7 +151,7 @@ impl PartitionStream for SplitScan {
                     match reader.next().await.map_err(external)? {
                         SourceEvent::Rows { batch, bad, .. } => {
                             if !bad.is_empty() {
-                                rejects.bad(&spec.request.relation, bad);
+                                rejects.add(&spec.request.relation, bad);
                             }
                             let rows = output_columns(&spec, &full, &batch, projection.as_deref())?;
                             if rows.num_rows() > 0 && sender.send(Ok(rows)).await.is_err() {

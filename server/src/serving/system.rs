@@ -8,7 +8,6 @@ use weir_planner::SqlError;
 
 use crate::engine::Engine;
 use crate::error::from_datafusion;
-use crate::rejects::RejectedRows;
 use crate::session::show::{batch, checkpoints_batch, queries_batch, strings};
 
 /// The schema that holds them.
@@ -22,9 +21,9 @@ pub const RELATIONS: &[&str] =
 pub fn rows(engine: &Arc<Engine>, name: &str) -> Result<Option<RecordBatch>, SqlError> {
     let arrow = |result: Result<RecordBatch, arrow::error::ArrowError>| result.map_err(|e| from_datafusion(e.into()));
     Ok(Some(match name {
-        "late_rows" => arrow(engine.rejects().late_rows())?,
-        "bad_rows" => arrow(engine.rejects().bad_rows())?,
-        "rejected_counts" => arrow(RejectedRows::count_rows(engine.rejects()))?,
+        "late_rows" => arrow(engine.late_rows())?,
+        "bad_rows" => arrow(engine.bad_rows())?,
+        "rejected_counts" => arrow(engine.rejected_counts())?,
         "queries" => queries_batch(&engine.queries())?,
         "checkpoints" => checkpoints_batch(&engine.checkpoints(None)?)?,
         "relations" => {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use arrow::array::{Array, Int8Array, RecordBatch, new_null_array};
+use arrow::array::{Array, Int8Array, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::row::{RowConverter, SortField};
@@ -17,6 +17,7 @@ use weir_planner::statement::{Delete, Insert, Query, Update};
 use weir_planner::{ErrorKind, Relation, RelationKind, SqlError, SqlType};
 use weir_runtime::message::Chunk;
 
+use super::assign::{assign, has_rows};
 use super::query::{parameter_types, plan, run};
 use super::{Description, Outcome, Session};
 use crate::error::{from_datafusion, from_runtime};
@@ -86,12 +87,16 @@ impl Session {
                     None => lit(ScalarValue::Null),
                 },
             };
-            columns.push(cast(value, column.data_type()).alias(&column.name));
+            // Rows are assigned by position, which a cast does not do.
+            let to = column.data_type();
+            let value = if has_rows(&to) { value } else { cast(value, to) };
+            columns.push(value.alias(&column.name));
         }
         let projected = LogicalPlanBuilder::from(source).project(columns).and_then(|b| b.build());
         let projected = projected.and_then(arrays::resolve);
         let projected = projected.map_err(from_datafusion)?;
-        collect(&context, projected, &relation.physical_schema()).await
+        let given: SchemaRef = Arc::new(projected.schema().as_arrow().clone());
+        cast_columns(&collect(&context, projected, &given).await?, &relation.physical_schema())
     }
 
     /// Refuses rows whose primary key stands already, in the table or twice in the statement.
@@ -349,17 +354,11 @@ fn relaxed(schema: &SchemaRef) -> SchemaRef {
 }
 
 fn cast_columns(rows: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, SqlError> {
-    let options = arrow::compute::CastOptions { safe: false, ..Default::default() };
     let columns = rows
         .columns()
         .iter()
         .zip(schema.fields())
-        .map(|(column, field)| {
-            if column.data_type() == &DataType::Null {
-                return Ok(new_null_array(field.data_type(), column.len()));
-            }
-            arrow::compute::cast_with_options(column, field.data_type(), &options)
-        })
+        .map(|(column, field)| assign(column, field.data_type()))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| from_datafusion(e.into()))?;
     RecordBatch::try_new(relaxed(schema), columns).map_err(|e| from_datafusion(e.into()))

@@ -3,6 +3,7 @@
 //! psql, REST, the dashboard, `weir sql` and `weir run` all parse with [`weir_planner::parse`] and hand each statement
 //! to [`Session::execute`]: one grammar, one error type, one permission check. One file a family of statements.
 
+mod assign;
 mod changes;
 mod cursor;
 mod ddl;

@@ -31,6 +31,7 @@ pub struct JobStore {
     /// With a slash at its end; empty when the store itself is the job's directory.
     directory: String,
     fence: Option<Arc<Fence>>,
+    parallel_deletes: bool,
 }
 
 /// A completed checkpoint, as it is shown to people.
@@ -141,15 +142,21 @@ impl JobStore {
         Self { fence: Some(fence), ..Self::read_only(store, job) }
     }
 
+    /// Whether objects are deleted side by side, as they are unless told otherwise, or one after the other.
+    #[must_use]
+    pub fn with_parallel_deletes(self, parallel_deletes: bool) -> Self {
+        Self { parallel_deletes, ..self }
+    }
+
     /// The directory of `job`, for looking at. Writing to it is not fenced.
     pub fn read_only(store: &Store, job: &JobId) -> Self {
         let directory = format!("jobs/{}/", path_part(&job.0));
-        Self { store: store.clone(), job: job.clone(), directory, fence: None }
+        Self { store: store.clone(), job: job.clone(), directory, fence: None, parallel_deletes: true }
     }
 
     /// A job's directory found by looking: `directory` ends with a slash, or is empty if `store` points at it.
     pub(super) fn in_directory(store: &Store, job: JobId, directory: String) -> Self {
-        Self { store: store.clone(), job, directory, fence: None }
+        Self { store: store.clone(), job, directory, fence: None, parallel_deletes: true }
     }
 
     /// Whose directory it is.
@@ -338,8 +345,8 @@ impl JobStore {
         let freed_bytes = listing.objects.iter().filter(|o| objects.contains(&o.path)).map(|o| o.size).sum();
         let report = CleanUpReport { manifests: manifests.clone(), objects: objects.len(), freed_bytes, kept_orphans };
         let paths = |relative: Vec<String>| relative.iter().map(|path| self.path(path)).collect();
-        self.store.delete_many(paths(manifests.iter().map(|id| manifest_path(*id)).collect())).await?;
-        self.store.delete_many(paths(objects)).await?;
+        self.delete(paths(manifests.iter().map(|id| manifest_path(*id)).collect())).await?;
+        self.delete(paths(objects)).await?;
         self.store.remove_stale_staging(&prefix, STALE_STAGING).await?;
         Ok(report)
     }
@@ -348,9 +355,19 @@ impl JobStore {
     pub async fn delete_all(&self) -> Result<()> {
         self.check_fence().await?;
         let manifests = self.list().await?.into_iter().map(|id| self.path(&manifest_path(id))).collect();
-        self.store.delete_many(manifests).await?;
+        self.delete(manifests).await?;
         let rest = self.store.list(self.directory.trim_end_matches('/')).await?;
-        self.store.delete_many(rest.into_iter().map(|object| object.path).collect()).await
+        self.delete(rest.into_iter().map(|object| object.path).collect()).await
+    }
+
+    async fn delete(&self, paths: Vec<String>) -> Result<()> {
+        if self.parallel_deletes {
+            return self.store.delete_many(paths).await;
+        }
+        for path in paths {
+            self.store.delete(&path).await?;
+        }
+        Ok(())
     }
 }
 

@@ -104,6 +104,20 @@ async fn completing_twice_with_different_content_is_a_conflict() {
 }
 
 #[tokio::test]
+async fn what_is_not_needed_is_deleted_one_after_the_other_too() {
+    for parallel in [true, false] {
+        let store = memory();
+        let job = owned(&store).await.with_parallel_deletes(parallel);
+        take(&job, 1, &[]).await;
+        let (two, _) = take(&job, 2, &[]).await;
+        assert_eq!(job.clean_up(&[two], None, Duration::ZERO).await.unwrap().manifests, [CheckpointId(1)]);
+        assert_eq!(job.list().await.unwrap(), [CheckpointId(2)]);
+        job.delete_all().await.unwrap();
+        assert!(store.list("jobs").await.unwrap().is_empty(), "{parallel}");
+    }
+}
+
+#[tokio::test]
 async fn a_fenced_process_neither_completes_nor_deletes() {
     let store = memory();
     let job = owned(&store).await;

@@ -93,6 +93,12 @@ pub struct SubtaskState {
     /// From the first barrier that reached the subtask's task to the last, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub alignment_ms: u64,
+    /// What it has counted so far.
+    #[serde(default, skip_serializing_if = "RowCounts::is_zero")]
+    pub counts: RowCounts,
+    /// The newest rows that it rejected, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Segment>,
     /// A source's splits and positions; opaque here.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub source_splits: serde_json::Value,
@@ -102,6 +108,41 @@ pub struct SubtaskState {
     /// A sink's own state.
     #[serde(default, skip_serializing_if = "Bytes::is_empty", with = "base64_bytes")]
     pub sink_state: Bytes,
+}
+
+/// Rows that a subtask has counted since its query was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowCounts {
+    /// Received.
+    #[serde(default)]
+    pub rows_in: u64,
+    /// Emitted.
+    #[serde(default)]
+    pub rows_out: u64,
+    /// Come after their window had closed.
+    #[serde(default)]
+    pub late_rows: u64,
+    /// Not readable.
+    #[serde(default)]
+    pub bad_rows: u64,
+}
+
+impl RowCounts {
+    /// Whether nothing was counted yet.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::iter::Sum for RowCounts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, one| Self {
+            rows_in: sum.rows_in + one.rows_in,
+            rows_out: sum.rows_out + one.rows_out,
+            late_rows: sum.late_rows + one.late_rows,
+            bad_rows: sum.bad_rows + one.bad_rows,
+        })
+    }
 }
 
 /// Bytes that a sink asked to keep until its commit.
@@ -119,6 +160,8 @@ impl SubtaskState {
             in_flight: None,
             overtaken_bytes: 0,
             alignment_ms: 0,
+            counts: RowCounts::default(),
+            rejected: None,
             source_splits: serde_json::Value::Null,
             committables: Vec::new(),
             sink_state: Bytes::new(),
@@ -127,7 +170,7 @@ impl SubtaskState {
 
     /// All segments that it consists of.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
-        let own = self.operator_state.iter().chain(&self.in_flight);
+        let own = self.operator_state.iter().chain(&self.in_flight).chain(&self.rejected);
         own.chain(self.keyed.iter().flat_map(KeyedSnapshot::segments))
     }
 
@@ -257,6 +300,20 @@ pub(crate) mod tests {
         let bytes = example().to_bytes().unwrap();
         assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(GOLDEN));
         assert_eq!(Manifest::from_bytes(GOLDEN, "golden").unwrap(), example());
+    }
+
+    #[test]
+    fn counts_and_rejected_rows_have_their_place_and_older_manifests_none() {
+        let state = SubtaskState {
+            counts: RowCounts { rows_in: 9, rows_out: 7, late_rows: 2, bad_rows: 1 },
+            rejected: Some(Segment::inline(&b"{}"[..])),
+            ..SubtaskState::empty(Subtask(1))
+        };
+        let json = r#"{"subtask":1,"counts":{"rows_in":9,"rows_out":7,"late_rows":2,"bad_rows":1},"rejected":{"inline":{"bytes":"e30="}}}"#;
+        assert_eq!(serde_json::to_string(&state).unwrap(), json);
+        assert_eq!(serde_json::from_str::<SubtaskState>(json).unwrap(), state);
+        assert_eq!(state.segments().count(), 1);
+        assert_eq!(serde_json::from_str::<SubtaskState>(r#"{"subtask":1}"#).unwrap(), SubtaskState::empty(Subtask(1)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod writer;
 
 pub use clean_up::{CleanUp, CleanUpReport, Listing, SpaceUsage, decide_clean_up, space_usage};
 pub use job_store::{CheckpointInfo, JobStore};
-pub use manifest::{Committable, Durations, MANIFEST_FORMAT, Manifest, OperatorState, SubtaskState};
+pub use manifest::{Committable, Durations, MANIFEST_FORMAT, Manifest, OperatorState, RowCounts, SubtaskState};
 pub use merged_file::{MergedFileIndex, MergedSegment};
 pub use segment::{Segment, SegmentBody, base64_bytes};
 pub use verify::{Problem, VerifyReport, list, show, verify};

@@ -56,6 +56,113 @@ async fn a_bad_row_is_counted_and_harms_no_other() {
     assert!(reasons[0][0].as_deref().unwrap().contains("id"), "{reasons:?}");
 }
 
+/// What a file of [`rejected_csv`] holds: rows that can be read, bad and late ones, and the others by key.
+#[derive(Default)]
+struct Rejectable {
+    readable: u64,
+    bad: u64,
+    late: u64,
+    counts: std::collections::BTreeMap<(usize, usize), u64>,
+    last_bad: String,
+}
+
+/// Rows of the second of January, among them ones whose number or time cannot be read, and, once event time has come
+/// that far for certain, ones of the first of January.
+fn rejected_csv(rows: usize) -> (String, Rejectable) {
+    let (mut csv, mut holds) = ("at,k,v\n".to_owned(), Rejectable::default());
+    for i in 0..rows {
+        let (key, hour) = (i % 5, i % 4);
+        let time = format!("2013-01-02T{hour:02}:30:00Z");
+        let line = match i {
+            _ if i % 7 == 3 => {
+                holds.bad += 1;
+                holds.last_bad = format!("{time},{key},x{i}");
+                holds.last_bad.clone()
+            }
+            _ if i % 11 == 5 => {
+                (holds.readable, holds.bad) = (holds.readable + 1, holds.bad + 1);
+                format!("NA,{key},{i}")
+            }
+            _ if i > 40_000 && i % 3 == 0 => {
+                (holds.readable, holds.late) = (holds.readable + 1, holds.late + 1);
+                format!("2013-01-01T12:00:00Z,{key},{i}")
+            }
+            _ => {
+                holds.readable += 1;
+                *holds.counts.entry((key, hour)).or_default() += 1;
+                format!("{time},{key},{i}")
+            }
+        };
+        csv.push_str(&line);
+        csv.push('\n');
+    }
+    (csv, holds)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_and_bad_rows_are_counted_once_however_often_the_server_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (csv, holds) = rejected_csv(400_000);
+    let file = directory.path().join("a.csv");
+    fs::write(&file, csv).unwrap();
+    let mut weir = Weir::new(&directory.path().join("data")).args(&["--parallelism", "2"]);
+    weir.run();
+    weir.sql(&format!(
+        "CREATE STREAM s (at TIMESTAMPTZ, k INT, v INT, WATERMARK FOR at AS at - INTERVAL '6 hours')
+           WITH (connector = 'file', path = '{}', format = 'csv', header = 'true', null = 'NA');
+         SET 'execution.checkpointing.interval' = '20ms';",
+        file.display()
+    ))
+    .await;
+    weir.kill();
+    weir.env("WEIR_FAIL_POINT", "before-manifest:2");
+    weir.run();
+    // The server may die before it has answered.
+    let _ = weir
+        .try_sql(
+            "SET 'execution.checkpointing.interval' = '20ms';
+             CREATE MATERIALIZED VIEW v AS SELECT k, window_start, count(*) AS n
+               FROM TUMBLE(TABLE s, DESCRIPTOR(at), INTERVAL '1 hour')
+               GROUP BY k, window_start, window_end EMIT ON WINDOW CLOSE",
+        )
+        .await;
+    assert!(!weir.wait_for_end().success(), "it dies in its second checkpoint");
+    for fail_point in ["after-upload:3", "after-manifest:2", "after-snapshot:5", "before-clean-up:2"] {
+        weir.env("WEIR_FAIL_POINT", fail_point);
+        if weir.try_run() {
+            let _ = weir.try_wait_finished().await;
+        }
+        weir.kill();
+    }
+    weir.env("WEIR_FAIL_POINT", "");
+    weir.run();
+    let expected: Vec<_> = holds
+        .counts
+        .iter()
+        .map(|((key, hour), n)| row(&[&key.to_string(), &format!("2013-01-02 {hour:02}:00:00+00"), &n.to_string()]))
+        .collect();
+    let counted = [holds.readable, expected.len() as u64, holds.late, holds.bad].map(|n| n.to_string());
+    let counted = row(&counted.each_ref().map(String::as_str));
+    // A finished query knows them after a restart, too.
+    for _ in 0..2 {
+        weir.wait_finished().await;
+        assert_same_rows("the view", weir.sql("SELECT * FROM v").await, expected.clone());
+        let rows = weir.sql("SELECT rows_in, rows_out, late_rows, bad_rows FROM weir.queries WHERE name = 'v'").await;
+        assert_eq!(rows, vec![counted.clone()]);
+        let counts = weir.sql("SELECT late_rows, bad_rows FROM weir.rejected_counts WHERE query = 'v'").await;
+        assert_eq!(counts, vec![counted[2..].to_vec()]);
+        let late = weir.sql("SELECT row FROM weir.late_rows WHERE query = 'v'").await;
+        assert!(
+            !late.is_empty() && late.iter().all(|r| r[0].as_deref().unwrap().contains("2013-01-01T12")),
+            "{late:?}"
+        );
+        let newest = weir.sql(&format!("SELECT count(*) FROM weir.bad_rows WHERE raw = '{}'", holds.last_bad)).await;
+        assert_eq!(newest, vec![row(&["1"])]);
+        assert!(weir.terminate().success(), "{}", weir.log());
+        weir.run();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_input_is_told_at_once() {
     let directory = tempfile::tempdir().unwrap();

@@ -18,11 +18,12 @@ fn check(file: &str, current: &str) {
 fn the_configuration_reference_is_current() {
     let mut text = String::from(
         "# Configuration\n\n\
-         Options are given in a YAML file (`weir serve --config weir.yaml`), with `SET 'name' = 'value'` for a connection and the\n\
-         queries created on it, or in `WITH (…)` of one query. A query keeps the options that it was created with. Names and units\n\
-         are Flink's where Flink has the option. Unknown names are refused with the nearest known one.\n\n\
-         This page is made from the table in `planner/src/options/table.rs`.\n\n\
-         | option | default | values | meaning |\n| --- | --- | --- | --- |\n",
+         Options are given in a YAML file (`weir serve --config weir.yaml`, keys nested or dotted: a `flink-conf.yaml` will do), with\n\
+         `SET 'name' = 'value'` for a connection and the queries created on it, or in `WITH (…)` of one query. A query keeps the\n\
+         options that it was created with. Names, units and meanings are Flink's where Flink has the option; what differs is said.\n\
+         Unknown names are refused with the nearest known one, and combinations that cannot hold with the reason.\n\n\
+         This page is made from the tables in `planner/src/options`.\n\n\
+         | option | default | unit or values | meaning | what differs from Flink |\n| --- | --- | --- | --- | --- |\n",
     );
     for option in weir_planner::options::OPTIONS {
         let scope = match option.scope {
@@ -39,7 +40,8 @@ fn the_configuration_reference_is_current() {
             _ => option.unit().to_owned(),
         };
         let default = if option.default.is_empty() { String::new() } else { format!("`{}`", option.default) };
-        text.push_str(&format!("| `{}` | {default} | {values} | {}{scope}{available} |\n", option.name, option.doc));
+        let (name, doc, differs) = (option.name, option.doc, option.difference().unwrap_or_default());
+        text.push_str(&format!("| `{name}` | {default} | {values} | {doc}{scope}{available} | {differs} |\n"));
     }
     check("configuration.md", &text);
 }

@@ -153,7 +153,7 @@ impl Aggregate {
         let late = arrow::compute::not(&in_time)?;
         self.site.metrics.late_rows.fetch_add(late.true_count() as u64, Ordering::Relaxed);
         let rows = filter_record_batch(chunk.batch(), &late)?;
-        self.site.rejects.late(&self.site.query, &self.site.uid, EventTime(self.closed.watermark()), &rows);
+        self.site.rejects.late(EventTime(self.closed.watermark()), &rows);
         keep(chunk, &in_time)
     }
 
