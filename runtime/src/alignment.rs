@@ -10,8 +10,9 @@
 //!
 //! A mark that does not block (a barrier of at-least-once) leaves channels running ahead, so several marks may be
 //! waiting at a time; they still complete in their order. The aligner knows channels by index and nothing of their
-//! queues: overtaking would be one more [`Mark`] behaviour here (complete at the first channel, with the list of
-//! channels still to be watched), and the task has the queues at hand.
+//! queues. Barriers that may overtake end no epoch and are no marks: see [`overtaking`].
+
+pub mod overtaking;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

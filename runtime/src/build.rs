@@ -1,32 +1,38 @@
 //! From a graph and a checkpoint to tasks that are ready to run.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, try_join_all};
 use tokio::sync::mpsc;
-use weir_storage::{JobStore, KeyGroupRange, KeyedState, Manifest, OperatorState, OperatorUid, Segment, Subtask};
+use weir_storage::{
+    Epoch, JobStore, KeyGroupRange, KeyedState, Manifest, OperatorState, OperatorUid, Segment, Subtask,
+};
 
 use crate::assignment::Assignment;
 use crate::chain::{Chain, Link};
-use crate::channel::{BlockedTime, ChannelId, Endpoint, Inbox};
+use crate::channel::{BlockedTime, ChannelId, Endpoint, Inbox, Room};
 use crate::error::{Result, RuntimeError, internal};
 use crate::exchange::OutputEdge;
 use crate::graph::{Exchange, Graph, NodeIndex, OperatorSpec, SourceSpec};
+use crate::in_flight::{Place, decode, may_be_overtaken, place};
 use crate::job::{JobServices, JobSpec};
+use crate::message::Chunk;
 use crate::metrics::OperatorMetrics;
 use crate::operator::OperatorContext;
 use crate::operators;
+use crate::options::CheckpointMode;
 use crate::plan::{Plan, TaskPlan, plan};
+use crate::process_task::ProcessTask;
 use crate::rejects::RejectLedger;
 use crate::run::{Control, Run, TaskId, TaskName};
 use crate::sink::Sink;
-use crate::sink_task::SinkEnd;
+use crate::sink_task::{SinkEnd, WriteMode};
 use crate::source::Source;
 use crate::source_task::{ReadState, SourceColumns, SourceTask, SplitTable};
 use crate::tables::{Header, OperatorTables, TableNumbers, unframe};
-use crate::task::{ProcessTask, Task, TaskEnd, keyed_header};
+use crate::task::{Task, TaskEnd, keyed_header};
 use crate::time::SplitTimes;
 
 /// A task that is ready to run.
@@ -128,6 +134,15 @@ impl Builder<'_> {
 
     /// Builds all tasks. None of them runs yet.
     pub(crate) async fn build(&self) -> Result<Built> {
+        let options = &self.spec.checkpointing;
+        if options.unaligned && (options.mode == CheckpointMode::AtLeastOnce || options.max_concurrent > 1) {
+            return self.refuse(
+                "unaligned checkpoints need mode EXACTLY_ONCE and one checkpoint at a time; set \
+                 execution.checkpointing.unaligned.enabled to false, or execution.checkpointing.mode to EXACTLY_ONCE and \
+                 execution.checkpointing.max-concurrent-checkpoints to 1"
+                    .to_owned(),
+            );
+        }
         let plan = plan(self.graph(), &self.spec.name)?;
         let formers = self.formers().await?;
         let numbers = TableNumbers::default();
@@ -136,6 +151,7 @@ impl Builder<'_> {
             former.headers.iter().try_for_each(|header| numbers.restore(uid, header))?;
         }
         let mut keyed = self.keyed(&plan, &formers).await?;
+        let mut in_flight = self.in_flight().await?;
         let mut wiring = self.wire(&plan)?;
         self.begin_views();
         let mut built = Built { tasks: Vec::new(), sources: self.sources(&plan).await?, metrics: Vec::new() };
@@ -144,7 +160,10 @@ impl Builder<'_> {
             for subtask in (0..task.parallelism).map(Subtask) {
                 let id = TaskId(built.tasks.len());
                 let name = TaskName { chain: Arc::clone(&name), subtask };
-                let wires = wiring.remove(&id).unwrap_or_default();
+                let mut wires = wiring.remove(&id).unwrap_or_default();
+                // What is nearer to the end of the chain was sent earlier.
+                let rows = task.nodes.iter().rev().filter_map(|node| in_flight.remove(&(*node, subtask)));
+                wires.recovered = rows.flatten().collect();
                 let keyed = keyed.remove(&id);
                 let built_task = self.task(task, id, name, wires, keyed, &formers, &numbers, &mut built).await?;
                 built.tasks.push(built_task);
@@ -196,6 +215,17 @@ impl Builder<'_> {
             formers.insert(node, Former { operator, headers, states, rejected });
         }
         Ok(formers)
+    }
+
+    /// The checkpoint's rows in flight by who takes them up.
+    async fn in_flight(&self) -> Result<Place> {
+        let operators = || self.manifest.iter().flat_map(|manifest| &manifest.operators);
+        let segments = operators().flat_map(|operator| &operator.subtasks).filter_map(|state| state.in_flight.as_ref());
+        let stored =
+            try_join_all(segments.map(|segment| async move { decode(&self.store.read_segment(segment).await?) }));
+        let parallelism =
+            |uid: &OperatorUid| operators().find(|operator| operator.uid == *uid).map(|operator| operator.parallelism);
+        place(self.graph(), &self.spec.name, stored.await?.into_iter().flatten().collect(), parallelism)
     }
 
     /// One keyed state for each subtask of a task that has any stateful operator.
@@ -264,7 +294,7 @@ impl Builder<'_> {
                         Exchange::Forward => from..from + 1,
                         _ => 0..task.parallelism,
                     };
-                    let blocked = Arc::clone(&wires[first[from_task] + from as usize].blocked);
+                    let room = Arc::clone(&wires[first[from_task] + from as usize].room);
                     let senders = receivers.map(|receiver| {
                         let id = ChannelId {
                             from: Endpoint { node: edge.from, subtask: Subtask(from) },
@@ -272,7 +302,7 @@ impl Builder<'_> {
                             input,
                         };
                         let inbox = &mut wires[first[to_task] + receiver as usize].inbox;
-                        inbox.open(id, self.spec.channel_bytes, Arc::clone(&blocked))
+                        inbox.open(id, self.spec.channel_bytes, Arc::clone(&room))
                     });
                     let (senders, schema) = (senders.collect(), &self.graph().nodes[edge.from].schema);
                     let edge = OutputEdge::new(&edge.exchange, senders, schema, self.graph().max_parallelism)?;
@@ -284,11 +314,15 @@ impl Builder<'_> {
     }
 
     fn begin_views(&self) {
+        let from = match self.manifest {
+            Some(manifest) if manifest.unaligned => manifest.epoch.next(),
+            _ => Epoch(0),
+        };
         for node in &self.graph().nodes {
             if let OperatorSpec::Materialize(spec) = &node.spec
                 && let Some(view) = self.services.views.view(&spec.relation)
             {
-                view.begin(node.parallelism);
+                view.begin(node.parallelism, from);
             }
         }
     }
@@ -357,17 +391,48 @@ impl Builder<'_> {
                 let Some(sink) = self.sinks.get(&node) else { return Err(internal("build", "a sink was not opened")) };
                 let states = formers.get(&node).map(|former| former.sink_states(subtask.0, plan.parallelism));
                 let writer = sink.writer(&self.spec.id, subtask, states.unwrap_or_default()).await?;
-                TaskEnd::Sink(SinkEnd::new(node, writer, metrics, Arc::clone(&blocked)))
+                let OperatorSpec::Sink(spec) = &self.graph().nodes[node].spec else {
+                    return Err(internal("build", "a sink is none"));
+                };
+                let pieces = self.spec.checkpointing.unaligned;
+                let mode = WriteMode { pieces, whole_epochs: pieces && spec.changelog };
+                TaskEnd::Sink(SinkEnd::new(node, writer, mode, metrics, Arc::clone(&blocked)))
             }
+        };
+        let before_sink = match &end {
+            TaskEnd::Sink(sink) => self.graph().nodes[sink.node()].inputs.first().map(|edge| edge.from),
+            TaskEnd::Edges(_) => None,
         };
         let is_terminal = matches!(&end, TaskEnd::Sink(_)) || matches!(&end, TaskEnd::Edges(edges) if edges.is_empty());
         let (control, controls) = mpsc::unbounded_channel();
         let (run, counted_blocked) = (Arc::clone(self.run), std::time::Duration::ZERO);
         let chain = Chain::new(links);
-        let task = Task { id, name: name.clone(), run, chain, end, keyed, headers, blocked, counted_blocked, reports };
+        let task = Task {
+            id,
+            name: name.clone(),
+            run,
+            first: plan.first(),
+            chain,
+            end,
+            room: wires.room,
+            recovered: wires.recovered,
+            before_sink,
+            passing: None,
+            keyed,
+            headers,
+            blocked,
+            counted_blocked,
+            reports,
+        };
         let is_source = source.is_some();
         let body: BoxFuture<'static, Result<()>> = match source {
-            None => Box::pin(ProcessTask::new(task, wires.inbox, controls).run()),
+            None => {
+                let forced = self.spec.checkpointing.unaligned_forced;
+                let channels = wires.inbox.channels().iter().map(|channel| channel.id());
+                let overtakable =
+                    channels.map(|id| forced || may_be_overtaken(self.graph(), id.to.node, id.input)).collect();
+                Box::pin(ProcessTask::new(task, wires.inbox, overtakable, controls).run())
+            }
             Some((spec, report)) => {
                 let source = self.source_task(task, spec, report, controls, &built.sources).await?;
                 Box::pin(source.run())
@@ -463,6 +528,8 @@ impl Builder<'_> {
 struct Wires {
     inbox: Inbox,
     edges: Vec<OutputEdge>,
+    room: Arc<Room>,
+    recovered: VecDeque<(ChannelId, Chunk)>,
     blocked: Arc<BlockedTime>,
 }
 

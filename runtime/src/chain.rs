@@ -81,6 +81,14 @@ impl Chain {
         self.feed(0, input, chunk)
     }
 
+    /// Changes for `input` of the operator of `node`, wherever it stands in the chain.
+    pub fn batch_into(&mut self, node: NodeIndex, input: usize, chunk: Chunk) -> Result<()> {
+        match self.links.iter().position(|link| link.node == node) {
+            Some(at) => self.feed(at, input, chunk),
+            None => Err(crate::error::internal("chain", format!("rows came for operator {node}, which is not in it"))),
+        }
+    }
+
     /// Event time moved.
     pub fn progress(&mut self, progress: Progress) -> Result<()> {
         self.tell(0, progress)

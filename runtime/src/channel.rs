@@ -4,27 +4,30 @@
 //!  task A/0 ──Sender──►[ D D W E D ]──┐ Receiver
 //!  task A/1 ──Sender──►[ D B ]────────┼──► Inbox of task B/0: takes from any channel that is not blocked
 //!                        ▲            │
-//!                        └ bytes in the queue ≤ credit
+//!                        └ from `credit` bytes on the channel is full, and its sender takes no further input
 //! ```
 //!
-//! A sender waits only with data: a mark, a watermark or an end is queued at once behind the data before it. One chunk
-//! larger than the credit passes when the queue holds no other data.
+//! **Sending never waits.** A task that has work in hand sends all that comes of it; before it takes up more, all of its
+//! channels must have room ([`Room`]). So a task is always at a place where it can take a snapshot, however long those
+//! after it hold it back, and what is queued exceeds the credit by what comes of one message at most.
 //!
-//! Every channel knows its two ends and its place among the receiver's inputs, and what is queued can be looked at:
-//! a checkpoint that overtakes data has to name and persist it.
+//! **A barrier that may overtake** is queued in its place like every message, and the receiving task is told of it at
+//! once ([`Inbox::announced`]). The receiver then either comes to it in its turn, or takes it out of the queue together
+//! with a copy of the rows before it ([`Inbox::overtake`]): they are the channel's state. There is one queue between two
+//! subtasks, so this covers what is called output and input buffers elsewhere.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use weir_storage::Subtask;
+use weir_storage::{CheckpointId, Subtask};
 
 use crate::graph::NodeIndex;
-use crate::message::Message;
+use crate::message::{Alignment, Barrier, Chunk, Message};
 
 /// One end of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,29 +73,63 @@ impl BlockedTime {
     }
 }
 
+/// Room in the channels that one task sends to.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// Channels that are full.
+    full: AtomicUsize,
+    freed: Notify,
+}
+
+impl Room {
+    /// Whether none of the channels is full.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.full.load(Ordering::Acquire) == 0
+    }
+
+    /// Resolves when none of the channels is full. Cancel-safe.
+    pub async fn freed(&self) {
+        while !self.is_there() {
+            self.freed.notified().await;
+        }
+    }
+}
+
+/// What the channels of one inbox tell their task.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Told when a queue is no longer empty, or a barrier is announced.
+    notify: Notify,
+    announced: Mutex<Vec<(usize, Barrier)>>,
+    any_announced: AtomicBool,
+}
+
 #[derive(Debug)]
 struct Channel {
     id: ChannelId,
     credit: usize,
     queue: Mutex<Queue>,
-    /// Told when bytes leave while the sender waits.
-    room: Notify,
-    /// The receiving task's, shared by all of its channels; told when a queue is no longer empty.
-    arrived: Arc<Notify>,
+    /// The sending task's, shared by all of its channels.
+    room: Arc<Room>,
+    /// The receiving task's, shared by all of its channels.
+    arrivals: Arc<Arrivals>,
+    /// Which of these it is.
+    index: usize,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<(Message, usize)>,
     bytes: usize,
-    sender_waits: bool,
+    /// Counted in [`Room::full`].
+    full: bool,
 }
 
 /// The sending end. There is one.
 #[derive(Debug)]
 pub struct Sender {
     channel: Arc<Channel>,
-    blocked: Arc<BlockedTime>,
 }
 
 /// The receiving end. There is one.
@@ -102,40 +139,34 @@ pub struct Receiver {
 }
 
 impl Sender {
-    /// Queues `message`; waits for room if it is data and the credit is used up. A receiver that is gone is not told
-    /// of: its task has failed or was cancelled, and whoever runs the job cancels this one too.
-    pub async fn send(&self, message: Message) {
+    /// Queues `message`. A receiver that is gone is not told of: its task has failed or was cancelled, and whoever runs
+    /// the job cancels this one too.
+    pub fn send(&self, message: Message) {
         let bytes = match &message {
             Message::Data(chunk) => chunk.memory_size().max(1),
             _ => 0,
         };
-        let mut message = Some(message);
-        if self.offer(&mut message, bytes) {
-            return;
+        let announced = match &message {
+            Message::Barrier(barrier) if barrier.alignment == Alignment::Unaligned => Some(*barrier),
+            _ => None,
+        };
+        let channel = &*self.channel;
+        let mut queue = channel.queue.lock();
+        let was_empty = queue.messages.is_empty();
+        queue.bytes += bytes;
+        queue.messages.push_back((message, bytes));
+        if !queue.full && queue.bytes >= channel.credit {
+            queue.full = true;
+            channel.room.full.fetch_add(1, Ordering::AcqRel);
         }
-        let since = Instant::now();
-        while !self.offer(&mut message, bytes) {
-            self.channel.room.notified().await;
+        drop(queue);
+        if let Some(barrier) = announced {
+            channel.arrivals.announced.lock().push((channel.index, barrier));
+            channel.arrivals.any_announced.store(true, Ordering::Release);
         }
-        self.blocked.add(since.elapsed());
-    }
-
-    fn offer(&self, message: &mut Option<Message>, bytes: usize) -> bool {
-        let mut queue = self.channel.queue.lock();
-        if bytes > 0 && queue.bytes > 0 && queue.bytes + bytes > self.channel.credit {
-            queue.sender_waits = true;
-            return false;
+        if was_empty || announced.is_some() {
+            channel.arrivals.notify.notify_one();
         }
-        if let Some(message) = message.take() {
-            let was_empty = queue.messages.is_empty();
-            queue.bytes += bytes;
-            queue.messages.push_back((message, bytes));
-            drop(queue);
-            if was_empty {
-                self.channel.arrived.notify_one();
-            }
-        }
-        true
     }
 
     /// Which channel.
@@ -148,27 +179,42 @@ impl Sender {
 impl Receiver {
     /// The oldest message, if there is one.
     pub fn try_receive(&self) -> Option<Message> {
-        let mut queue = self.channel.queue.lock();
+        let channel = &*self.channel;
+        let mut queue = channel.queue.lock();
         let (message, bytes) = queue.messages.pop_front()?;
         queue.bytes -= bytes;
-        if bytes > 0 && std::mem::take(&mut queue.sender_waits) {
-            drop(queue);
-            self.channel.room.notify_one();
+        let freed = queue.full && queue.bytes < channel.credit;
+        if freed {
+            queue.full = false;
+        }
+        drop(queue);
+        if freed && channel.room.full.fetch_sub(1, Ordering::AcqRel) == 1 {
+            channel.room.freed.notify_one();
         }
         Some(message)
+    }
+
+    /// Takes the barrier of `checkpoint` out of the queue. Answers the rows that were before it, which stay; none if it
+    /// is not in the queue.
+    fn overtake(&self, checkpoint: CheckpointId) -> Option<Vec<Chunk>> {
+        let mut queue = self.channel.queue.lock();
+        let is_it = |message: &Message| {
+            matches!(message, Message::Barrier(barrier)
+                if barrier.checkpoint == checkpoint && barrier.alignment == Alignment::Unaligned)
+        };
+        let place = queue.messages.iter().position(|(message, _)| is_it(message))?;
+        queue.messages.remove(place);
+        let rows = queue.messages.iter().take(place).filter_map(|(message, _)| match message {
+            Message::Data(chunk) => Some(chunk.clone()),
+            _ => None,
+        });
+        Some(rows.collect())
     }
 
     /// Which channel.
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.channel.id
-    }
-
-    /// Looks at what is queued, oldest first, without taking it.
-    pub fn inspect(&self, visit: &mut dyn FnMut(&Message)) {
-        for (message, _) in &self.channel.queue.lock().messages {
-            visit(message);
-        }
     }
 
     /// Bytes of the data that is queued.
@@ -181,19 +227,18 @@ impl Receiver {
 /// The receiving ends of one task.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    arrived: Arc<Notify>,
+    arrivals: Arc<Arrivals>,
     channels: Vec<Receiver>,
     turn: usize,
 }
 
 impl Inbox {
-    /// Opens a channel into this inbox that holds up to `credit` bytes of data. `blocked` counts the time for which its
-    /// sender waits.
-    pub fn open(&mut self, id: ChannelId, credit: usize, blocked: Arc<BlockedTime>) -> Sender {
-        let (queue, room, arrived) = (Mutex::default(), Notify::new(), Arc::clone(&self.arrived));
-        let channel = Arc::new(Channel { id, credit, queue, room, arrived });
+    /// Opens a channel into this inbox that is full from `credit` bytes of data on. `room` is the sending task's.
+    pub fn open(&mut self, id: ChannelId, credit: usize, room: Arc<Room>) -> Sender {
+        let (queue, arrivals, index) = (Mutex::default(), Arc::clone(&self.arrivals), self.channels.len());
+        let channel = Arc::new(Channel { id, credit: credit.max(1), queue, room, arrivals, index });
         self.channels.push(Receiver { channel: Arc::clone(&channel) });
-        Sender { channel, blocked }
+        Sender { channel }
     }
 
     /// The channels in the order in which they were opened.
@@ -217,9 +262,27 @@ impl Inbox {
         None
     }
 
+    /// Barriers that may overtake and were queued since the last call, each with its channel. Some may have been received
+    /// meanwhile.
+    #[must_use]
+    pub fn announced(&self) -> Vec<(usize, Barrier)> {
+        if !self.arrivals.any_announced.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.arrivals.any_announced.store(false, Ordering::Release);
+        std::mem::take(&mut *self.arrivals.announced.lock())
+    }
+
+    /// Takes the barrier of `checkpoint` out of `channel`. Answers a copy of the rows that were queued before it; none if
+    /// it is not there.
+    #[must_use]
+    pub fn overtake(&self, channel: usize, checkpoint: CheckpointId) -> Option<Vec<Chunk>> {
+        self.channels.get(channel)?.overtake(checkpoint)
+    }
+
     /// Resolves when something may have arrived since the last [`Inbox::try_receive`] that found nothing. Cancel-safe.
     pub async fn arrived(&self) {
-        self.arrived.notified().await;
+        self.arrivals.notify.notified().await;
     }
 }
 
@@ -242,19 +305,59 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    fn barrier(checkpoint: u64) -> Barrier {
+        let (checkpoint, epoch) = (CheckpointId(checkpoint), weir_storage::Epoch(checkpoint));
+        Barrier { checkpoint, epoch, triggered_at_ms: 0, alignment: Alignment::Unaligned, last: false }
+    }
+
     #[test]
-    fn data_waits_for_credit_and_marks_do_not() {
+    fn nobody_waits_to_send_and_a_full_channel_is_told() {
+        let (mut inbox, room) = (Inbox::default(), Arc::new(Room::default()));
+        let sender = inbox.open(id(0), 16, Arc::clone(&room));
+        let other = inbox.open(id(1), 1, Arc::clone(&room));
+        sender.send(Message::Data(ints(&[1])));
+        assert!(room.is_there());
+        for _ in 0..2 {
+            sender.send(Message::Data(ints(&[2])));
+        }
+        other.send(Message::Data(ints(&[3])));
+        sender.send(Message::Watermark(EventTime(7)));
+        assert!(!room.is_there());
+        let mut freed = pin!(room.freed());
+        assert!(poll(freed.as_mut()).is_pending());
+        let mut take = |channel: usize| inbox.try_receive(|index| index != channel).unwrap().1;
+        assert!(matches!(take(0), Message::Data(_)));
+        assert!(matches!(take(0), Message::Data(_)));
+        assert!(poll(freed.as_mut()).is_pending(), "the other one is still full");
+        assert!(matches!(take(1), Message::Data(_)));
+        assert!(poll(freed.as_mut()).is_ready());
+        assert!(matches!(take(0), Message::Data(_)));
+        assert!(matches!(take(0), Message::Watermark(EventTime(7))));
+    }
+
+    #[test]
+    fn a_barrier_is_announced_and_overtakes_rows_that_stay() {
         let mut inbox = Inbox::default();
-        let sender = inbox.open(id(0), 1, Arc::default());
-        assert!(poll(pin!(sender.send(Message::Data(ints(&[1]))))).is_ready());
-        let mut second = pin!(sender.send(Message::Data(ints(&[2]))));
-        assert!(poll(second.as_mut()).is_pending());
-        assert!(matches!(inbox.try_receive(|_| false), Some((0, Message::Data(_)))));
-        assert!(poll(second.as_mut()).is_ready());
-        assert!(poll(pin!(sender.send(Message::Watermark(EventTime(7))))).is_ready());
-        assert!(matches!(inbox.try_receive(|_| false), Some((0, Message::Data(_)))));
-        assert!(matches!(inbox.try_receive(|_| false), Some((0, Message::Watermark(EventTime(7))))));
-        assert!(inbox.try_receive(|_| false).is_none());
+        let senders = [inbox.open(id(0), 1, Arc::default()), inbox.open(id(1), 1, Arc::default())];
+        senders[1].send(Message::Data(ints(&[1])));
+        senders[1].send(Message::Watermark(EventTime(3)));
+        senders[1].send(Message::Data(ints(&[2])));
+        assert!(inbox.announced().is_empty());
+        senders[1].send(Message::Barrier(barrier(7)));
+        senders[1].send(Message::Data(ints(&[3])));
+        assert_eq!(inbox.announced(), [(1, barrier(7))]);
+        assert!(inbox.announced().is_empty(), "once");
+        assert!(inbox.overtake(0, CheckpointId(7)).is_none());
+        assert!(inbox.overtake(1, CheckpointId(6)).is_none());
+        let rows: Vec<i64> =
+            inbox.overtake(1, CheckpointId(7)).unwrap().iter().flat_map(crate::testing::int_values).collect();
+        assert_eq!(rows, [1, 2], "those before it, not those behind it");
+        assert!(inbox.overtake(1, CheckpointId(7)).is_none());
+        let left: Vec<Message> = std::iter::from_fn(|| inbox.try_receive(|_| false)).map(|(_, left)| left).collect();
+        assert!(
+            matches!(&left[..], [Message::Data(_), Message::Watermark(_), Message::Data(_), Message::Data(_)]),
+            "{left:?}"
+        );
     }
 
     #[test]
@@ -263,7 +366,7 @@ mod tests {
         let senders = [inbox.open(id(0), 100, Arc::default()), inbox.open(id(1), 100, Arc::default())];
         for sender in &senders {
             for _ in 0..2 {
-                assert!(poll(pin!(sender.send(Message::Idle))).is_ready());
+                sender.send(Message::Idle);
             }
         }
         let mut order = Vec::new();
@@ -271,19 +374,8 @@ mod tests {
             order.push(index);
         }
         assert_eq!(order, [0, 1, 0, 1]);
-        assert!(poll(pin!(senders[0].send(Message::Idle))).is_ready());
+        senders[0].send(Message::Idle);
         assert!(inbox.try_receive(|index| index == 0).is_none());
         assert!(inbox.try_receive(|_| false).is_some());
-    }
-
-    #[test]
-    fn what_is_queued_can_be_looked_at() {
-        let mut inbox = Inbox::default();
-        let sender = inbox.open(id(0), 100, Arc::default());
-        assert!(poll(pin!(sender.send(Message::Idle))).is_ready());
-        let mut seen = 0;
-        inbox.channels()[0].inspect(&mut |_| seen += 1);
-        assert_eq!((seen, inbox.channels()[0].queued_bytes()), (1, 0));
-        assert_eq!(inbox.channels()[0].id().to_string(), "0/0->1/0[0]");
     }
 }

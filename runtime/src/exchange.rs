@@ -68,29 +68,29 @@ impl OutputEdge {
     }
 
     /// Sends rows, or collects them to be sent.
-    pub async fn data(&mut self, chunk: Chunk) -> Result<()> {
+    pub fn data(&mut self, chunk: Chunk) -> Result<()> {
         let count = self.receivers.len();
         match &mut self.parting {
-            Parting::One => self.receivers[0].add(chunk).await,
+            Parting::One => self.receivers[0].add(chunk),
             Parting::Turns { next } => {
                 let turn = *next;
                 *next = (turn + 1) % count;
-                self.receivers[turn].add(chunk).await
+                self.receivers[turn].add(chunk)
             }
             Parting::Hash { columns, encoder, max_parallelism } => {
                 for (receiver, part) in part(&chunk, columns, encoder, count as u32, *max_parallelism)? {
-                    self.receivers[receiver.0 as usize].add(part).await?;
+                    self.receivers[receiver.0 as usize].add(part)?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Sends all that is collected, then `message` to every receiver.
-    pub async fn control(&mut self, message: &Message) -> Result<()> {
+    /// Sends all that is collected, then `message`, to every receiver.
+    pub fn control(&mut self, message: &Message) -> Result<()> {
         for receiver in &mut self.receivers {
-            receiver.flush().await?;
-            receiver.sender.send(message.clone()).await;
+            receiver.flush()?;
+            receiver.sender.send(message.clone());
         }
         Ok(())
     }
@@ -101,30 +101,30 @@ impl ToReceiver {
         Self { sender, collected: Vec::new(), rows: 0, bytes: 0 }
     }
 
-    async fn add(&mut self, chunk: Chunk) -> Result<()> {
+    fn add(&mut self, chunk: Chunk) -> Result<()> {
         let rows = chunk.num_rows();
         if rows == 0 {
             return Ok(());
         }
         if rows >= WHOLE_ROWS {
-            self.flush().await?;
-            self.sender.send(Message::Data(chunk)).await;
+            self.flush()?;
+            self.sender.send(Message::Data(chunk));
             return Ok(());
         }
         self.rows += rows;
         self.bytes += chunk.memory_size();
         self.collected.push(chunk);
-        if self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES { self.flush().await } else { Ok(()) }
+        if self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    async fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         if self.collected.is_empty() {
             return Ok(());
         }
         let chunk = join(&self.collected)?;
         self.collected.clear();
         (self.rows, self.bytes) = (0, 0);
-        self.sender.send(Message::Data(chunk)).await;
+        self.sender.send(Message::Data(chunk));
         Ok(())
     }
 }
@@ -151,7 +151,7 @@ fn join(chunks: &[Chunk]) -> Result<Chunk> {
 }
 
 /// The rows of `chunk` by the subtask that owns their key group; subtasks without rows are left out.
-fn part(
+pub(crate) fn part(
     chunk: &Chunk,
     columns: &[usize],
     encoder: &KeyEncoder,
@@ -225,12 +225,12 @@ mod tests {
         std::iter::from_fn(|| inbox.try_receive(|_| false).map(|(_, message)| message)).collect()
     }
 
-    #[tokio::test]
-    async fn rows_go_to_the_owner_of_their_key_group_with_their_weights_in_order() {
+    #[test]
+    fn rows_go_to_the_owner_of_their_key_group_with_their_weights_in_order() {
         let (mut edge, mut inboxes) = edge(&Exchange::Hash(vec![0]), 3);
         let rows: Vec<(i64, i8)> = (0..600).map(|i| (i % 50, if i % 7 == 0 { -1 } else { 1 })).collect();
-        edge.data(weighted(&rows)).await.unwrap();
-        edge.control(&Message::Epoch(Epoch(1))).await.unwrap();
+        edge.data(weighted(&rows)).unwrap();
+        edge.control(&Message::Epoch(Epoch(1))).unwrap();
         let encoder = KeyEncoder::new(&[arrow::datatypes::DataType::Int64], 128).unwrap();
         let mut all = Vec::new();
         for (subtask, inbox) in inboxes.iter_mut().enumerate() {
@@ -258,41 +258,41 @@ mod tests {
         assert_eq!(all, expected);
     }
 
-    #[tokio::test]
-    async fn small_chunks_are_collected_and_sent_before_a_mark() {
+    #[test]
+    fn small_chunks_are_collected_and_sent_before_a_mark() {
         let (mut edge, mut inboxes) = edge(&Exchange::Forward, 1);
-        edge.data(ints(&[1])).await.unwrap();
-        edge.data(weighted(&[(1, -1)])).await.unwrap();
+        edge.data(ints(&[1])).unwrap();
+        edge.data(weighted(&[(1, -1)])).unwrap();
         assert!(received(&mut inboxes[0]).is_empty());
-        edge.control(&Message::Watermark(EventTime(1))).await.unwrap();
+        edge.control(&Message::Watermark(EventTime(1))).unwrap();
         let messages = received(&mut inboxes[0]);
         let [Message::Data(chunk), Message::Watermark(_)] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!((chunk.op(0), chunk.op(1)), (1, -1));
     }
 
-    #[tokio::test]
-    async fn large_chunks_pass_at_once_and_behind_what_was_collected() {
+    #[test]
+    fn large_chunks_pass_at_once_and_behind_what_was_collected() {
         let (mut edge, mut inboxes) = edge(&Exchange::Forward, 1);
-        edge.data(ints(&[7])).await.unwrap();
-        edge.data(ints(&vec![1; BATCH_ROWS])).await.unwrap();
+        edge.data(ints(&[7])).unwrap();
+        edge.data(ints(&vec![1; BATCH_ROWS])).unwrap();
         let messages = received(&mut inboxes[0]);
         let [Message::Data(first), Message::Data(second)] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!((first.num_rows(), second.num_rows()), (1, BATCH_ROWS));
     }
 
-    #[tokio::test]
-    async fn rebalancing_takes_turns() {
+    #[test]
+    fn rebalancing_takes_turns() {
         let (mut edge, mut inboxes) = edge(&Exchange::Rebalance, 2);
         for _ in 0..4 {
-            edge.data(ints(&vec![1; WHOLE_ROWS])).await.unwrap();
+            edge.data(ints(&vec![1; WHOLE_ROWS])).unwrap();
         }
         assert_eq!(inboxes.iter_mut().map(|inbox| received(inbox).len()).collect::<Vec<_>>(), [2, 2]);
     }
 
-    #[tokio::test]
-    async fn without_columns_all_rows_have_one_owner() {
+    #[test]
+    fn without_columns_all_rows_have_one_owner() {
         let (mut edge, mut inboxes) = edge(&Exchange::Hash(vec![]), 4);
-        edge.data(ints(&vec![1; BATCH_ROWS])).await.unwrap();
+        edge.data(ints(&vec![1; BATCH_ROWS])).unwrap();
         let counts: Vec<usize> = inboxes.iter_mut().map(|inbox| received(inbox).len()).collect();
         assert_eq!(counts.iter().sum::<usize>(), 1);
         assert_eq!(counts[owner_of(key_group_of(&[1], 128), 4, 128).0 as usize], 1);

@@ -23,6 +23,9 @@
 //!      └────┬─────┘     └────┬─────┘     acknowledges ─────────────────────────────────┘
 //! ```
 //!
+//! A barrier that **may overtake** (unaligned checkpoints) is known to the receiver when it is sent. The task takes its
+//! snapshot as it is, within the epoch, and the rows before each channel's barrier go into the checkpoint (in_flight).
+//!
 //! An **epoch** mark travels the same way, more often and without a snapshot: what a reader of a view sees is always the
 //! state between two marks, over all subtasks.
 //!
@@ -31,9 +34,9 @@
 //! ```text
 //!   graph message operator source sink rejects    what planner, connectors and operators see
 //!   plan ─► build          which operators run in one task; tasks from a graph and a checkpoint
-//!   task source_task sink_task chain              the loops, and operators that run as one
-//!   channel exchange keys alignment time/         between tasks
-//!   tables upload                                 a task's part of a checkpoint
+//!   task process_task source_task sink_task chain the loops, and operators that run as one
+//!   channel exchange keys alignment/ time/        between tasks
+//!   tables upload in_flight/                      a task's part of a checkpoint
 //!   coordinator/ (pure) ─ driver                  one run: epochs, checkpoints, its end
 //!   job ─ supervisor                              a job over its runs: recovery, restarts
 //!   view                                          how others read a materialization
@@ -50,6 +53,7 @@ mod error;
 pub mod exchange;
 pub mod fail_point;
 pub mod graph;
+mod in_flight;
 pub mod job;
 pub mod keys;
 pub mod message;
@@ -58,6 +62,7 @@ pub mod operator;
 pub mod operators;
 pub mod options;
 mod plan;
+mod process_task;
 pub mod rejects;
 mod run;
 pub mod sink;

@@ -53,10 +53,14 @@ pub struct CheckpointOptions {
     pub merging: bool,
     /// Size at which an object of merged segments is closed.
     pub max_file_size: u64,
-    /// Whether barriers may overtake rows. Barriers are aligned at present; a job that asks for this is told so in its log.
+    /// Whether barriers may overtake rows. Needs exactly-once and one checkpoint at a time.
     pub unaligned: bool,
-    /// How long a barrier is aligned before it may overtake.
+    /// How long after its trigger a barrier is aligned before it overtakes; zero: it overtakes at once.
     pub aligned_timeout: Duration,
+    /// Whether barriers overtake even rows that can be restored at the same parallelism only.
+    pub unaligned_forced: bool,
+    /// How many subtasks share an object of rows in flight when segments are not merged.
+    pub in_flight_sharers: usize,
     /// What becomes of checkpoints when the job is cancelled.
     pub retention: Retention,
     /// Whether what earlier checkpoints left is deleted side by side.
@@ -83,6 +87,8 @@ impl Default for CheckpointOptions {
             max_file_size: 256 << 20,
             unaligned: false,
             aligned_timeout: Duration::ZERO,
+            unaligned_forced: false,
+            in_flight_sharers: 5,
             retention: Retention::Retain,
             parallel_clean_up: true,
             orphan_grace: Duration::from_secs(3600),

@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use weir_storage::{CheckpointId, CheckpointWriter, Epoch, Subtask, SubtaskState};
+use weir_storage::{CheckpointId, CheckpointWriter, Epoch, OperatorUid, Subtask, SubtaskState};
 
 use crate::error::RuntimeError;
 use crate::fail_point::FailPoints;
@@ -99,6 +99,8 @@ pub(crate) struct Part {
 /// What the tasks of a run share.
 pub(crate) struct Run {
     pub(crate) query: String,
+    /// Of all operators, by node.
+    pub(crate) uids: Vec<OperatorUid>,
     pub(crate) events: mpsc::UnboundedSender<TaskEvent>,
     /// Below it, uploads keep the files of their snapshots.
     pub(crate) staging: PathBuf,
@@ -107,20 +109,27 @@ pub(crate) struct Run {
     /// Where uploads run.
     pub(crate) io: Handle,
     pub(crate) points: FailPoints,
-    writers: Mutex<HashMap<CheckpointId, CheckpointWriter>>,
+    open: Mutex<HashMap<CheckpointId, Open>>,
     uploads: Mutex<JoinSet<()>>,
+}
+
+/// A checkpoint in progress.
+struct Open {
+    writer: CheckpointWriter,
+    overtakes_at: Instant,
 }
 
 impl Run {
     pub(crate) fn new(
         query: String,
+        uids: Vec<OperatorUid>,
         events: mpsc::UnboundedSender<TaskEvent>,
         staging: PathBuf,
         incremental: bool,
         points: FailPoints,
     ) -> Self {
-        let (writers, uploads) = (Mutex::default(), Mutex::default());
-        Self { query, events, staging, incremental, io: Handle::current(), points, writers, uploads }
+        let (open, uploads) = (Mutex::default(), Mutex::default());
+        Self { query, uids, events, staging, incremental, io: Handle::current(), points, open, uploads }
     }
 
     /// Tells the driver. Once it is gone the run is over, and the task will be cancelled.
@@ -128,19 +137,25 @@ impl Run {
         let _ = self.events.send(event);
     }
 
-    /// Tasks may take their snapshots of a checkpoint from now on.
-    pub(crate) fn open(&self, writer: CheckpointWriter) {
-        self.writers.lock().insert(writer.checkpoint(), writer);
+    /// Tasks may take their snapshots of a checkpoint from now on. If its barriers may overtake, they do so from
+    /// `overtakes_at` on: one moment for all tasks, by a clock that nobody sets.
+    pub(crate) fn open(&self, writer: CheckpointWriter, overtakes_at: Instant) {
+        self.open.lock().insert(writer.checkpoint(), Open { writer, overtakes_at });
+    }
+
+    /// From when on the barriers of `checkpoint` overtake; none if it is not in progress.
+    pub(crate) fn overtakes_at(&self, checkpoint: CheckpointId) -> Option<Instant> {
+        self.open.lock().get(&checkpoint).map(|open| open.overtakes_at)
     }
 
     /// The checkpoint is over: a task that its barrier reaches later only passes it on.
     pub(crate) fn close(&self, checkpoint: CheckpointId) -> Option<CheckpointWriter> {
-        self.writers.lock().remove(&checkpoint)
+        self.open.lock().remove(&checkpoint).map(|open| open.writer)
     }
 
     /// Where the data of `checkpoint` goes, while it is in progress.
     pub(crate) fn writer(&self, checkpoint: CheckpointId) -> Option<CheckpointWriter> {
-        self.writers.lock().get(&checkpoint).cloned()
+        self.open.lock().get(&checkpoint).map(|open| open.writer.clone())
     }
 
     /// Runs an upload in the background.
@@ -154,6 +169,6 @@ impl Run {
     pub(crate) async fn shut_down(&self) {
         let mut uploads = std::mem::take(&mut *self.uploads.lock());
         uploads.shutdown().await;
-        self.writers.lock().clear();
+        self.open.lock().clear();
     }
 }

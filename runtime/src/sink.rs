@@ -37,6 +37,13 @@ pub struct Prepared {
 /// Writes the rows of one subtask.
 #[async_trait]
 pub trait SinkWriter: Send {
+    /// Resolves when rows can be written without waiting for the outside world. A writer that is held back from outside
+    /// (a full buffer, a request under way) waits here rather than in [`SinkWriter::write`]: rows that it has not taken
+    /// yet can go into a checkpoint, those in a write that is under way cannot. Must be cancel-safe.
+    async fn ready(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Write changes. Nothing of it may be visible to readers before the commit.
     async fn write(&mut self, chunk: Chunk) -> Result<()>;
 

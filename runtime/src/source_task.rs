@@ -24,9 +24,10 @@ use tokio::sync::mpsc;
 use weir_storage::CheckpointId;
 
 use crate::alignment::Mark;
+use crate::channel::ChannelId;
 use crate::error::{Result, internal};
 use crate::graph::{Expr, NodeIndex, SourceSpec};
-use crate::message::{Barrier, Chunk, EventTime};
+use crate::message::{Alignment, Barrier, Chunk, EventTime};
 use crate::metrics::OperatorMetrics;
 use crate::rejects::{RejectLedger, Rejects};
 use crate::run::{Control, TaskEvent};
@@ -110,6 +111,8 @@ pub(crate) struct SourceTask {
 
 /// What a source task remembers between two steps.
 pub(crate) struct ReadState {
+    /// Whether event time goes on; not before all recovered rows are taken up.
+    begun: bool,
     ended: bool,
     /// Whether there was nothing to read, once.
     caught_up: bool,
@@ -127,6 +130,7 @@ pub(crate) struct ReadState {
 impl Default for ReadState {
     fn default() -> Self {
         Self {
+            begun: false,
             ended: false,
             caught_up: false,
             held_by: None,
@@ -143,6 +147,9 @@ impl Default for ReadState {
 #[allow(clippy::large_enum_variant, reason = "it lives for one step of the loop and is never stored")]
 enum Step {
     Control(Option<Control>),
+    Recovered(ChannelId, Chunk),
+    /// What comes after has room, or is ready.
+    Freed,
     Read(SourceEvent),
     AskAgain,
 }
@@ -150,31 +157,53 @@ enum Step {
 impl SourceTask {
     /// Runs until cancelled.
     pub(crate) async fn run(mut self) -> Result<()> {
-        if let Some(floor) = self.times.emitted() {
-            self.progress([Some(Progress::Watermark(floor)), None]).await?;
-        }
-        if self.reader.is_none() {
-            self.end().await?;
-        }
         loop {
+            if self.task.recovered.is_empty() {
+                self.begin()?;
+            }
             match self.next().await? {
                 Step::Control(Some(control)) => self.on_control(control).await?,
                 // The driver is gone: the run is over.
                 Step::Control(None) => return Ok(()),
-                Step::Read(event) => self.on_event(event).await?,
+                Step::Recovered(channel, chunk) => self.task.recover(channel, chunk)?,
+                Step::Freed => self.task.write().await?,
+                Step::Read(event) => self.on_event(event)?,
                 Step::AskAgain => self.state.ask_again = None,
             }
             tokio::task::coop::consume_budget().await;
         }
     }
 
+    /// Event time goes on from where it was, behind the rows that were in flight.
+    fn begin(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.state.begun, true) {
+            return Ok(());
+        }
+        if let Some(floor) = self.times.emitted() {
+            self.progress([Some(Progress::Watermark(floor)), None])?;
+        }
+        if self.reader.is_none() { self.end() } else { Ok(()) }
+    }
+
     async fn next(&mut self) -> Result<Step> {
         if let Ok(control) = self.control.try_recv() {
             return Ok(Step::Control(Some(control)));
         }
+        let held_back = !self.task.may_take();
+        if !held_back && let Some((channel, chunk)) = self.task.recovered.pop_front() {
+            return Ok(Step::Recovered(channel, chunk));
+        }
         let since = Instant::now();
         let may_read = !self.paused && !self.state.ended && self.state.held_by.is_none();
         let step = match (&mut self.reader, self.state.ask_again) {
+            _ if held_back => tokio::select! {
+                biased;
+                control = self.control.recv() => Step::Control(control),
+                freed = self.task.freed() => {
+                    freed?;
+                    Step::Freed
+                }
+            },
             (Some(reader), None) if may_read => tokio::select! {
                 biased;
                 control = self.control.recv() => Step::Control(control),
@@ -188,7 +217,11 @@ impl SourceTask {
             _ => Step::Control(self.control.recv().await),
         };
         let waited = since.elapsed();
-        self.task.count_idle(waited);
+        if held_back {
+            self.task.count_held_back(waited)
+        } else {
+            self.task.count_idle(waited)
+        }
         Ok(step)
     }
 
@@ -225,21 +258,30 @@ impl SourceTask {
         if barrier.last && self.task.run.writer(barrier.checkpoint).is_some() {
             self.state.held_by = Some(barrier.checkpoint);
         }
-        self.mark(Mark::Barrier(barrier)).await
+        if barrier.alignment != Alignment::Unaligned {
+            return self.mark(Mark::Barrier(barrier)).await;
+        }
+        // Nothing comes before a source: its snapshot is taken when the barrier is triggered, however long it is held back.
+        let Self { task, node, splits, times, .. } = self;
+        if let Some((writer, snapshot)) = task.overtake(barrier, || table(*node, splits, times)).await? {
+            task.run.upload(snapshot.upload(writer, Arc::clone(&task.run)));
+        }
+        Ok(())
     }
 
     async fn mark(&mut self, mark: Mark) -> Result<()> {
+        // No mark passes rows that are to be taken up, and no time either.
+        while let Some((channel, chunk)) = self.task.recovered.pop_front() {
+            self.task.recover(channel, chunk)?;
+        }
+        self.begin()?;
         if !self.state.ended {
             self.move_clock();
             let moved = self.times.progress();
-            self.progress(moved).await?;
+            self.progress(moved)?;
         }
         let Self { task, node, splits, times, .. } = self;
-        let table = || match serde_json::to_value(SplitTable::of(splits, times)) {
-            Ok(table) => Ok(Some((*node, table))),
-            Err(error) => Err(internal("table of splits", error.to_string())),
-        };
-        task.mark(mark, Duration::ZERO, table).await
+        task.mark(mark, Duration::ZERO, || table(*node, splits, times)).await
     }
 
     async fn add_splits(&mut self, splits: Vec<SplitState>) -> Result<()> {
@@ -254,7 +296,7 @@ impl SourceTask {
         }
     }
 
-    async fn on_event(&mut self, event: SourceEvent) -> Result<()> {
+    fn on_event(&mut self, event: SourceEvent) -> Result<()> {
         match event {
             SourceEvent::Rows { split, batch, ops, position, bad } => {
                 if !bad.is_empty() {
@@ -265,7 +307,7 @@ impl SourceTask {
                     Some(state) => state.position = position,
                     None => return Err(self.unknown(&split)),
                 }
-                self.rows(&split, &batch, ops).await
+                self.rows(&split, &batch, ops)
             }
             SourceEvent::Watermark { split, watermark, position } => {
                 match self.splits.get_mut(&split) {
@@ -294,9 +336,9 @@ impl SourceTask {
                 }
                 self.move_clock();
                 let moved = self.times.progress();
-                self.progress(moved).await
+                self.progress(moved)
             }
-            SourceEvent::End => self.end().await,
+            SourceEvent::End => self.end(),
         }
     }
 
@@ -307,7 +349,7 @@ impl SourceTask {
         )
     }
 
-    async fn rows(&mut self, split: &SplitId, read: &RecordBatch, ops: Option<Int8Array>) -> Result<()> {
+    fn rows(&mut self, split: &SplitId, read: &RecordBatch, ops: Option<Int8Array>) -> Result<()> {
         let rows = read.num_rows();
         if rows == 0 {
             return Ok(());
@@ -322,18 +364,18 @@ impl SourceTask {
             None => Chunk::insert(batch),
         };
         self.task.chain.batch(0, chunk)?;
-        self.task.drain().await?;
+        self.task.drain()?;
         self.times.rows(split, latest);
         self.state.read_rows = true;
         self.state.rows_since_watermark += rows;
         if self.state.rows_since_watermark >= WATERMARK_ROWS {
             let moved = self.times.progress();
-            self.progress(moved).await?;
+            self.progress(moved)?;
         }
         Ok(())
     }
 
-    async fn progress(&mut self, moved: [Option<Progress>; 2]) -> Result<()> {
+    fn progress(&mut self, moved: [Option<Progress>; 2]) -> Result<()> {
         self.state.rows_since_watermark = 0;
         for progress in moved.into_iter().flatten() {
             if let Progress::Watermark(watermark) = progress {
@@ -341,15 +383,15 @@ impl SourceTask {
             }
             self.task.chain.progress(progress)?;
         }
-        self.task.drain().await
+        self.task.drain()
     }
 
-    async fn end(&mut self) -> Result<()> {
+    fn end(&mut self) -> Result<()> {
         self.state.ended = true;
         self.splits.values_mut().for_each(|split| split.finished = true);
-        self.progress([Some(Progress::Watermark(EventTime::MAX)), None]).await?;
+        self.progress([Some(Progress::Watermark(EventTime::MAX)), None])?;
         self.task.chain.end()?;
-        self.task.drain().await?;
+        self.task.drain()?;
         self.task.run.tell(TaskEvent::SourceEnded { task: self.task.id });
         Ok(())
     }
@@ -367,6 +409,18 @@ impl SourceTask {
 
     fn restart_clock(&mut self) {
         (self.state.clock, self.state.clock_blocked) = (Instant::now(), self.task.blocked.total());
+    }
+}
+
+/// The source's part of a checkpoint.
+fn table(
+    node: NodeIndex,
+    splits: &BTreeMap<SplitId, SplitState>,
+    times: &SplitTimes,
+) -> Result<Option<(NodeIndex, serde_json::Value)>> {
+    match serde_json::to_value(SplitTable::of(splits, times)) {
+        Ok(table) => Ok(Some((node, table))),
+        Err(error) => Err(internal("table of splits", error.to_string())),
     }
 }
 

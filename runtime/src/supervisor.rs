@@ -68,6 +68,15 @@ pub(crate) struct Lineage {
     pub(crate) paused: bool,
 }
 
+impl Lineage {
+    /// The number of the next epoch.
+    pub(crate) fn take_epoch(&mut self) -> Epoch {
+        let epoch = self.next_epoch;
+        self.next_epoch = epoch.next();
+        epoch
+    }
+}
+
 /// See the module.
 pub(crate) struct Supervisor {
     shared: Arc<Shared>,
@@ -101,9 +110,6 @@ impl Supervisor {
     /// Runs until the job is over.
     pub(crate) async fn run(mut self) {
         let query = self.shared.spec.name.clone();
-        if self.shared.spec.checkpointing.unaligned {
-            tracing::warn!(%query, "barriers are aligned: unaligned checkpoints are not supported yet");
-        }
         let mut attempt = 0;
         let status = loop {
             let began = Instant::now();
@@ -259,7 +265,8 @@ async fn restore(
         tracing::warn!(path = %staging.display(), %error, "cannot remove files of former uploads");
     }
     let (sender, events) = mpsc::unbounded_channel();
-    let run = Arc::new(Run::new(spec.name.clone(), sender, staging, spec.checkpointing.incremental, points));
+    let uids = spec.graph.nodes.iter().map(|node| node.uid.clone()).collect();
+    let run = Arc::new(Run::new(spec.name.clone(), uids, sender, staging, spec.checkpointing.incremental, points));
     let (run_ref, store_ref, services_ref, sinks_ref) = (&run, &store, &services, &sinks);
     let builder = Builder {
         spec,

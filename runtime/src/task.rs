@@ -1,32 +1,32 @@
-//! The task loop: takes messages from channels, runs them through a chain, sends on what comes out.
+//! What tasks have in common: a chain of operators, where what it emits goes, and its part of a checkpoint.
 //!
 //! ```text
-//!   inbox ──► aligner ──► chain ──► edges or sink
-//!                │
-//!                └ all channels have brought a mark:  flush the epoch, take the snapshot, pass the mark on,
-//!                                                     upload in the background, acknowledge
+//!   input ──► chain ──► edges or sink          before it takes up more input, a task waits until its edges have room
+//!     │                                        and its sink has written ([`Task::freed`])
+//!     └ a mark:     flush the epoch, take the snapshot, pass the mark on, upload in the background, acknowledge
+//!     └ a barrier that may overtake:  pass it on, take the snapshot as things are; rows in flight go with it
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
-use weir_storage::{CheckpointId, KeyedState, OperatorUid, Subtask, SubtaskState};
+use weir_storage::{CheckpointId, Epoch, KeyedState, OperatorUid, Subtask, SubtaskState};
 
-use crate::alignment::{Aligner, Mark, Settled};
+use crate::alignment::Mark;
 use crate::build::SubtaskMetrics;
 use crate::chain::Chain;
-use crate::channel::{BlockedTime, Inbox};
+use crate::channel::{BlockedTime, ChannelId, Endpoint, Room};
 use crate::error::Result;
 use crate::exchange::OutputEdge;
 use crate::graph::NodeIndex;
-use crate::message::{Barrier, Message};
-use crate::run::{Control, Run, TaskEvent, TaskId, TaskName};
+use crate::in_flight::InFlight;
+use crate::message::{Barrier, Chunk, Message};
+use crate::run::{Run, TaskEvent, TaskId, TaskName};
 use crate::sink_task::SinkEnd;
 use crate::tables::{Header, frame};
-use crate::time::{InputTimes, Progress};
+use crate::time::Progress;
 use crate::upload::{PendingPart, PendingSnapshotOf};
 
 /// Where what a chain emits goes.
@@ -42,8 +42,18 @@ pub(crate) struct Task {
     pub(crate) id: TaskId,
     pub(crate) name: TaskName,
     pub(crate) run: Arc<Run>,
+    /// Its first operator, in whose part of a checkpoint the rows in flight stand.
+    pub(crate) first: NodeIndex,
     pub(crate) chain: Chain,
     pub(crate) end: TaskEnd,
+    /// Room in the channels that it sends to.
+    pub(crate) room: Arc<Room>,
+    /// Rows in flight of the checkpoint that was restored: taken up before any input.
+    pub(crate) recovered: VecDeque<(ChannelId, Chunk)>,
+    /// The operator from which the sink gets its rows, if there is a sink.
+    pub(crate) before_sink: Option<NodeIndex>,
+    /// An epoch that has passed as soon as the sink has written.
+    pub(crate) passing: Option<Epoch>,
     /// Keyed state of all stateful operators of the chain, and the first of them, in whose part it stands.
     pub(crate) keyed: Option<(NodeIndex, KeyedState)>,
     /// What the runtime keeps for each operator that has state.
@@ -67,44 +77,99 @@ impl Task {
         }
     }
 
+    /// Whether more input may be taken: all outputs have room, and the sink has nothing left to write.
+    pub(crate) fn may_take(&self) -> bool {
+        self.room.is_there() && !self.sink_writes()
+    }
+
+    fn sink_writes(&self) -> bool {
+        matches!(&self.end, TaskEnd::Sink(sink) if sink.is_writing())
+    }
+
+    /// Waits for what comes after: for room in the outputs, or for the sink to be ready for rows. Cancel-safe.
+    pub(crate) async fn freed(&mut self) -> Result<()> {
+        match &mut self.end {
+            TaskEnd::Sink(sink) if sink.is_writing() => sink.ready().await,
+            _ => {
+                self.room.freed().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a piece of what waits for a sink that is ready.
+    pub(crate) async fn write(&mut self) -> Result<()> {
+        if let TaskEnd::Sink(sink) = &mut self.end {
+            sink.write_piece().await?;
+        }
+        self.count_blocked();
+        self.tell_passed();
+        Ok(())
+    }
+
+    async fn write_all(&mut self) -> Result<()> {
+        if let TaskEnd::Sink(sink) = &mut self.end {
+            sink.write_all().await?;
+        }
+        self.count_blocked();
+        Ok(())
+    }
+
+    /// Takes up rows that were in flight.
+    pub(crate) fn recover(&mut self, channel: ChannelId, chunk: Chunk) -> Result<()> {
+        match &mut self.end {
+            TaskEnd::Sink(sink) if sink.node() == channel.to.node => sink.push(chunk),
+            _ => self.chain.batch_into(channel.to.node, channel.input, chunk)?,
+        }
+        self.drain()
+    }
+
     /// Sends on what the chain has emitted.
-    pub(crate) async fn drain(&mut self) -> Result<()> {
+    pub(crate) fn drain(&mut self) -> Result<()> {
         let mut emitted = self.chain.take();
         for message in emitted.drain(..) {
             match (&mut self.end, message) {
-                (TaskEnd::Sink(sink), Message::Data(chunk)) => sink.write(chunk).await?,
+                (TaskEnd::Sink(sink), Message::Data(chunk)) => sink.push(chunk),
                 (TaskEnd::Sink(sink), Message::Watermark(time)) => sink.progress(Progress::Watermark(time)),
                 (TaskEnd::Sink(sink), Message::Idle) => sink.progress(Progress::Idle),
                 (TaskEnd::Sink(_), _) => {}
                 (TaskEnd::Edges(edges), Message::Data(chunk)) => {
                     if let Some((last, others)) = edges.split_last_mut() {
                         for edge in others {
-                            edge.data(chunk.clone()).await?;
+                            edge.data(chunk.clone())?;
                         }
-                        last.data(chunk).await?;
+                        last.data(chunk)?;
                     }
                 }
-                (TaskEnd::Edges(edges), control) => send_control(edges, &control).await?,
+                (TaskEnd::Edges(edges), control) => send_control(edges, &control)?,
             }
         }
         self.chain.reuse(emitted);
-        self.count_blocked();
         Ok(())
     }
 
-    async fn pass_on(&mut self, mark: Mark) -> Result<()> {
+    fn pass_on(&mut self, mark: Mark) -> Result<()> {
         if let TaskEnd::Edges(edges) = &mut self.end {
             let message = match mark {
                 Mark::Epoch(epoch) => Message::Epoch(epoch),
                 Mark::Barrier(barrier) => Message::Barrier(barrier),
             };
-            send_control(edges, &message).await?;
+            send_control(edges, &message)?;
         }
-        self.count_blocked();
         if self.is_terminal() {
-            self.run.tell(TaskEvent::EpochDone { task: self.id, epoch: mark.epoch() });
+            self.passing = Some(mark.epoch());
+            self.tell_passed();
         }
         Ok(())
+    }
+
+    /// Tells of an epoch that has passed through.
+    fn tell_passed(&mut self) {
+        if !self.sink_writes()
+            && let Some(epoch) = self.passing.take()
+        {
+            self.run.tell(TaskEvent::EpochDone { task: self.id, epoch });
+        }
     }
 
     /// A mark has come from everywhere: ends the epoch and, at a barrier, takes the snapshot.
@@ -115,23 +180,62 @@ impl Task {
         source: impl FnOnce() -> Result<Option<(NodeIndex, serde_json::Value)>>,
     ) -> Result<()> {
         self.chain.epoch(mark.epoch())?;
-        self.drain().await?;
+        self.drain()?;
+        if let TaskEnd::Sink(sink) = &mut self.end {
+            sink.end_epoch();
+        }
         let snapshot = match mark {
             Mark::Epoch(_) => None,
-            Mark::Barrier(barrier) => self.snapshot(barrier, alignment, source).await?,
+            Mark::Barrier(barrier) => {
+                self.write_all().await?;
+                self.snapshot(barrier, source).await?
+            }
         };
-        self.pass_on(mark).await?;
-        if let Some((writer, snapshot)) = snapshot {
+        self.pass_on(mark)?;
+        if let Some((writer, mut snapshot)) = snapshot {
+            snapshot.alignment = alignment;
             self.run.upload(snapshot.upload(writer, Arc::clone(&self.run)));
         }
         Ok(())
+    }
+
+    /// A barrier that may overtake: passes it on and takes the snapshot as things are, within the epoch. Rows in flight
+    /// that this task holds itself are in the answer. None if the checkpoint is over.
+    pub(crate) async fn overtake(
+        &mut self,
+        barrier: Barrier,
+        source: impl FnOnce() -> Result<Option<(NodeIndex, serde_json::Value)>>,
+    ) -> Result<Option<(weir_storage::CheckpointWriter, PendingSnapshotOf)>> {
+        if self.run.writer(barrier.checkpoint).is_none() {
+            return Ok(None);
+        }
+        match &mut self.end {
+            TaskEnd::Edges(edges) => send_control(edges, &Message::Barrier(barrier))?,
+            TaskEnd::Sink(sink) if !sink.may_be_overtaken() => self.write_all().await?,
+            TaskEnd::Sink(_) => {}
+        }
+        self.tell_passed();
+        let Some((writer, mut snapshot)) = self.snapshot(barrier, source).await? else { return Ok(None) };
+        // Before what may come behind it: what is nearer to the sink was sent earlier.
+        if let TaskEnd::Sink(sink) = &self.end {
+            let end = |node| Endpoint { node, subtask: self.name.subtask };
+            let from = self.before_sink.unwrap_or_default();
+            let channel = ChannelId { from: end(from), to: end(sink.node()), input: 0 };
+            snapshot.in_flight.push(InFlight { channel, chunks: sink.in_flight() });
+        }
+        for (channel, chunk) in &self.recovered {
+            match snapshot.in_flight.last_mut() {
+                Some(last) if last.channel == *channel => last.chunks.push(chunk.clone()),
+                _ => snapshot.in_flight.push(InFlight { channel: *channel, chunks: vec![chunk.clone()] }),
+            }
+        }
+        Ok(Some((writer, snapshot)))
     }
 
     /// The synchronous part of a snapshot. None if the checkpoint is over already.
     async fn snapshot(
         &mut self,
         barrier: Barrier,
-        alignment: Duration,
         source: impl FnOnce() -> Result<Option<(NodeIndex, serde_json::Value)>>,
     ) -> Result<Option<(weir_storage::CheckpointWriter, PendingSnapshotOf)>> {
         let checkpoint = barrier.checkpoint;
@@ -139,8 +243,6 @@ impl Task {
             tracing::debug!(query = %self.run.query, %checkpoint, task = %self.name, "barrier of a checkpoint that is over");
             return Ok(None);
         };
-        let alignment_ms = alignment.as_millis() as u64;
-        tracing::debug!(query = %self.run.query, %checkpoint, task = %self.name, alignment_ms, "aligned");
         self.run.points.hit("before-snapshot")?;
         let since = Instant::now();
         let mut parts: BTreeMap<NodeIndex, PendingPart> = BTreeMap::new();
@@ -175,7 +277,20 @@ impl Task {
         self.run.points.hit("after-snapshot")?;
         tracing::debug!(query = %self.run.query, %checkpoint, task = %self.name, ms = snapshot.as_millis() as u64, "snapshot");
         let (task, name) = (self.id, self.name.clone());
-        Ok(Some((writer, PendingSnapshotOf { checkpoint, task, name, alignment, snapshot, parts, keyed })))
+        Ok(Some((
+            writer,
+            PendingSnapshotOf {
+                checkpoint,
+                task,
+                name,
+                first: self.first,
+                alignment: Duration::ZERO,
+                snapshot,
+                parts,
+                keyed,
+                in_flight: Vec::new(),
+            },
+        )))
     }
 
     pub(crate) fn completed(&mut self, checkpoint: CheckpointId) -> Result<()> {
@@ -199,6 +314,12 @@ impl Task {
         }
     }
 
+    /// Counts waiting for what comes after.
+    pub(crate) fn count_held_back(&mut self, time: Duration) {
+        self.blocked.add(time);
+        self.count_blocked();
+    }
+
     fn count_blocked(&mut self) {
         let total = self.blocked.total();
         let nanos = (total - self.counted_blocked).as_nanos() as u64;
@@ -211,121 +332,11 @@ impl Task {
     }
 }
 
-async fn send_control(edges: &mut [OutputEdge], message: &Message) -> Result<()> {
-    for edge in edges {
-        edge.control(message).await?;
-    }
-    Ok(())
+fn send_control(edges: &mut [OutputEdge], message: &Message) -> Result<()> {
+    edges.iter_mut().try_for_each(|edge| edge.control(message))
 }
 
 /// The uid of the operator in whose part the keyed state of a chain stands: its first stateful one.
 pub(crate) fn keyed_header(tables: BTreeMap<String, weir_storage::TableId>, host: &OperatorUid) -> Header {
     Header { tables, keyed_with: Some(host.clone()) }
-}
-
-/// A task that reads channels.
-pub(crate) struct ProcessTask {
-    task: Task,
-    inbox: Inbox,
-    control: mpsc::UnboundedReceiver<Control>,
-    aligner: Aligner,
-    times: InputTimes,
-    ended: Vec<bool>,
-}
-
-impl ProcessTask {
-    pub(crate) fn new(task: Task, inbox: Inbox, control: mpsc::UnboundedReceiver<Control>) -> Self {
-        let channels = inbox.channels().len();
-        let (aligner, times) = (Aligner::new(channels), InputTimes::new(channels));
-        Self { task, inbox, control, aligner, times, ended: vec![false; channels] }
-    }
-
-    /// Runs until cancelled.
-    pub(crate) async fn run(mut self) -> Result<()> {
-        loop {
-            while let Ok(control) = self.control.try_recv() {
-                self.on_control(control)?;
-            }
-            match self.inbox.try_receive(|channel| self.aligner.is_blocked(channel)) {
-                Some((channel, message)) => self.on_message(channel, message).await?,
-                None => {
-                    let since = Instant::now();
-                    let control = tokio::select! {
-                        control = self.control.recv() => Some(control),
-                        () = self.inbox.arrived() => None,
-                    };
-                    self.task.count_idle(since.elapsed());
-                    match control {
-                        None => {}
-                        Some(Some(control)) => self.on_control(control)?,
-                        // The driver is gone: the run is over.
-                        Some(None) => return Ok(()),
-                    }
-                }
-            }
-            // A task whose inputs never run dry must let others run, and notice that it was cancelled.
-            tokio::task::coop::consume_budget().await;
-        }
-    }
-
-    fn on_control(&mut self, control: Control) -> Result<()> {
-        match control {
-            Control::Completed(checkpoint) => self.task.completed(checkpoint),
-            _ => Ok(()),
-        }
-    }
-
-    async fn on_message(&mut self, channel: usize, message: Message) -> Result<()> {
-        let chain = &mut self.task.chain;
-        match message {
-            Message::Data(chunk) => {
-                self.times.active(channel);
-                let input = self.inbox.channels()[channel].id().input;
-                chain.batch(input, chunk)?;
-            }
-            Message::Watermark(watermark) => {
-                if let Some(progress) = self.times.watermark(channel, watermark) {
-                    chain.progress(progress)?;
-                }
-            }
-            Message::Idle => {
-                self.times.idle(channel).into_iter().flatten().try_for_each(|progress| chain.progress(progress))?;
-            }
-            Message::End => {
-                let all_ended = !std::mem::replace(&mut self.ended[channel], true) && self.ended.iter().all(|e| *e);
-                if all_ended {
-                    self.times.end().into_iter().try_for_each(|progress| chain.progress(progress))?;
-                    chain.end()?;
-                }
-            }
-            Message::Epoch(epoch) => return self.on_mark(channel, Mark::Epoch(epoch)).await,
-            Message::Barrier(barrier) => return self.on_mark(channel, Mark::Barrier(barrier)).await,
-        }
-        self.task.drain().await
-    }
-
-    async fn on_mark(&mut self, channel: usize, mark: Mark) -> Result<()> {
-        if let Mark::Barrier(barrier) = mark {
-            // Whatever completed before the checkpoint was triggered is known before its snapshot is taken: only the files
-            // of the newest complete one are sure to stay.
-            while let Ok(control) = self.control.try_recv() {
-                self.on_control(control)?;
-            }
-            let (query, task) = (&self.task.run.query, &self.task.name);
-            let channel = self.inbox.channels()[channel].id();
-            tracing::trace!(%query, checkpoint = %barrier.checkpoint, %task, %channel, "barrier");
-        }
-        for settled in self.aligner.arrive(channel, mark, Instant::now()) {
-            match settled {
-                Settled::Complete { mark, alignment } => self.task.mark(mark, alignment, || Ok(None)).await?,
-                Settled::Superseded { mark: Mark::Barrier(barrier) } => {
-                    let reason = format!("a later mark overtook its barrier at task \"{}\"", self.task.name);
-                    let (checkpoint, task) = (barrier.checkpoint, self.task.id);
-                    self.task.run.tell(TaskEvent::Declined { checkpoint, task, reason });
-                }
-                Settled::Superseded { mark: Mark::Epoch(_) } => {}
-            }
-        }
-        Ok(())
-    }
 }

@@ -115,6 +115,8 @@ struct Inner {
     next_stage: u64,
     commits_to_fail: u32,
     late_stages: u32,
+    /// The sink takes no rows.
+    shut: bool,
 }
 
 impl World {
@@ -144,6 +146,12 @@ impl World {
 
     pub(crate) fn fail_commits(&self, times: u32) {
         self.inner.lock().commits_to_fail = times;
+    }
+
+    /// Lets the sink take rows, or none.
+    pub(crate) fn shut_sink(&self, shut: bool) {
+        self.inner.lock().shut = shut;
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn discoveries(&self) -> u32 {
@@ -286,6 +294,17 @@ impl Sink for Out {
 
 #[async_trait]
 impl SinkWriter for OutWriter {
+    async fn ready(&mut self) -> Result<()> {
+        loop {
+            let mut changed = std::pin::pin!(self.world.changed.notified());
+            changed.as_mut().enable();
+            if !self.world.inner.lock().shut {
+                return Ok(());
+            }
+            changed.await;
+        }
+    }
+
     async fn write(&mut self, chunk: Chunk) -> Result<()> {
         self.rows.extend(int_values(&chunk));
         Ok(())

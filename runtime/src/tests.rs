@@ -1,5 +1,7 @@
 //! Jobs from end to end, over a scripted source and sink and a store in memory.
 
+mod unaligned;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,6 +12,7 @@ use weir_storage::{CheckpointId, CheckpointWriter, PendingSnapshot, Segment, Seg
 use crate::build::SubtaskMetrics;
 use crate::error::Result;
 use crate::graph::NodeIndex;
+use crate::in_flight::{InFlight, encode};
 use crate::rejects::{PendingRejects, RejectLedger, Snapshot};
 use crate::run::{Ack, Part, Run, TaskEvent, TaskId, TaskName};
 
@@ -73,10 +74,14 @@ pub(crate) struct PendingSnapshotOf {
     pub(crate) checkpoint: CheckpointId,
     pub(crate) task: TaskId,
     pub(crate) name: TaskName,
+    /// In whose part the rows in flight stand.
+    pub(crate) first: NodeIndex,
     pub(crate) alignment: Duration,
     pub(crate) snapshot: Duration,
     pub(crate) parts: BTreeMap<NodeIndex, PendingPart>,
     pub(crate) keyed: Option<(NodeIndex, PendingSnapshot)>,
+    /// What the barrier overtook, in order.
+    pub(crate) in_flight: Vec<InFlight>,
 }
 
 impl PendingSnapshotOf {
@@ -102,6 +107,17 @@ impl PendingSnapshotOf {
                 async move { Ok::<_, weir_storage::StorageError>((node, place, segment.await?)) }
             })
             .collect();
+        let overtaken_bytes = self.in_flight.iter().map(InFlight::bytes).sum::<u64>();
+        let in_flight = match encode(&self.in_flight, &run.uids)? {
+            bytes if bytes.is_empty() => None,
+            bytes => Some(writer.in_flight_segment(bytes.into())),
+        };
+        let in_flight = async {
+            match in_flight {
+                Some(segment) => segment.await.map(Some),
+                None => Ok(None),
+            }
+        };
         let (host, keyed) = self.keyed.unzip();
         let keyed = async {
             match keyed {
@@ -109,11 +125,11 @@ impl PendingSnapshotOf {
                 None => Ok(None),
             }
         };
-        let mut durable = pin!(async { tokio::try_join!(keyed, try_join_all(segments)) });
+        let mut durable = pin!(async { tokio::try_join!(keyed, in_flight, try_join_all(segments)) });
         // The first poll hands everything over; only then is this task done with the merged file.
         let first = poll!(durable.as_mut());
         writer.contributor_done().await;
-        let (keyed, segments) = match first {
+        let (keyed, in_flight, segments) = match first {
             std::task::Poll::Ready(result) => result?,
             std::task::Poll::Pending => durable.await?,
         };
@@ -127,9 +143,15 @@ impl PendingSnapshotOf {
             let empty = || PendingPart::new(SubtaskState::empty(self.name.subtask));
             parts.entry(host).or_insert_with(empty).state.keyed = Some(keyed);
         }
+        let empty = || PendingPart::new(SubtaskState::empty(self.name.subtask));
+        let alignment_ms = self.alignment.as_millis() as u64;
+        if in_flight.is_some() || alignment_ms > 0 {
+            let first = &mut parts.entry(self.first).or_insert_with(empty).state;
+            (first.in_flight, first.overtaken_bytes, first.alignment_ms) = (in_flight, overtaken_bytes, alignment_ms);
+        }
         run.points.hit("after-upload")?;
         let (query, checkpoint, ms) = (&run.query, self.checkpoint, since.elapsed().as_millis() as u64);
-        tracing::debug!(%query, %checkpoint, task = %self.name, ms, "uploaded");
+        tracing::debug!(%query, %checkpoint, task = %self.name, ms, alignment_ms, overtaken_bytes, "uploaded");
         let parts =
             parts.into_iter().map(|(node, part)| Part { node, state: part.state, committables: part.committables });
         let (task, alignment, snapshot) = (self.task, self.alignment, self.snapshot);

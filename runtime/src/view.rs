@@ -26,6 +26,8 @@ pub struct ViewHandle {
 
 #[derive(Debug)]
 struct Published {
+    /// What is published for an epoch before this one is no consistent cut.
+    from: Epoch,
     /// What the present run has published.
     subtasks: Vec<VecDeque<(Epoch, Arc<TableSnapshot>)>>,
     pending: VecDeque<(Epoch, Vec<Chunk>)>,
@@ -60,7 +62,8 @@ impl ViewHandle {
     pub fn new(schema: SchemaRef, key: Vec<usize>) -> Arc<Self> {
         let (visible, _) = watch::channel(None);
         let (changes, _) = broadcast::channel(KEPT_CHANGES);
-        let published = Published { subtasks: Vec::new(), pending: VecDeque::new(), former: None, changes };
+        let published =
+            Published { from: Epoch(0), subtasks: Vec::new(), pending: VecDeque::new(), former: None, changes };
         Arc::new(Self { schema, key, published: Mutex::new(published), visible })
     }
 
@@ -77,8 +80,12 @@ impl ViewHandle {
     /// The query (re)starts with `parallelism` subtasks: the last cut of the former run is forgotten once the new run
     /// has published its first epoch at every subtask; until then readers keep it. Subscriptions to the former run end
     /// at that moment: the new one begins at a checkpoint, and some of its changes are ones that they had already.
-    pub fn begin(&self, parallelism: u32) {
+    ///
+    /// A run that begins with a state taken within an epoch shows nothing of before `from`, the first epoch of its own:
+    /// until then its subtasks are in different epochs.
+    pub fn begin(&self, parallelism: u32, from: Epoch) {
         let mut published = self.published.lock();
+        published.from = from;
         published.former = Self::cut(&published);
         published.subtasks = (0..parallelism).map(|_| VecDeque::new()).collect();
         published.pending.clear();
@@ -87,6 +94,9 @@ impl ViewHandle {
     /// A subtask has finished `epoch`: `snapshot` holds its rows, `changes` what the epoch changed.
     pub fn publish(&self, subtask: Subtask, epoch: Epoch, snapshot: Arc<TableSnapshot>, changes: Vec<Chunk>) {
         let mut published = self.published.lock();
+        if epoch < published.from {
+            return;
+        }
         let Some(queue) = published.subtasks.get_mut(subtask.0 as usize) else { return };
         queue.push_back((epoch, snapshot));
         while queue.len() > KEPT_EPOCHS {
@@ -183,7 +193,7 @@ mod tests {
     #[test]
     fn an_epoch_is_seen_when_every_subtask_has_published_it() {
         let bench = Bench::new();
-        bench.view.begin(2);
+        bench.view.begin(2, Epoch(0));
         let (none, mut changes) = bench.view.subscribe();
         assert!(none.is_none());
         bench.publish(0, 1, &[1]);
@@ -199,11 +209,11 @@ mod tests {
     #[test]
     fn readers_keep_the_old_cut_until_the_new_run_has_published_everywhere() {
         let bench = Bench::new();
-        bench.view.begin(1);
+        bench.view.begin(1, Epoch(0));
         bench.publish(0, 5, &[1]);
         let (_, mut changes) = bench.view.subscribe();
-        bench.view.begin(2);
-        bench.view.begin(2);
+        bench.view.begin(2, Epoch(0));
+        bench.view.begin(2, Epoch(0));
         assert_eq!(bench.seen(), Some(5));
         bench.publish(0, 7, &[1]);
         assert_eq!(bench.seen(), Some(5));

@@ -41,6 +41,6 @@ pub use keyed::{
 };
 pub use log::{
     Log, LogAppender, LogBatch, LogEntry, LogEntryKind, LogEntryMeta, LogExtent, LogPart, LogRetention, LogSeq,
-    OldEntry, decide_trim,
+    OldEntry, decide_trim, decode_rows, encode_rows,
 };
 pub use store::{ObjectInfo, Store};

@@ -66,6 +66,14 @@ impl Weir {
         self
     }
 
+    /// Changes an argument's value for later starts.
+    pub fn set_argument(&mut self, name: &str, value: &str) {
+        match self.arguments.iter().position(|argument| argument == name) {
+            Some(at) if at + 1 < self.arguments.len() => value.clone_into(&mut self.arguments[at + 1]),
+            _ => self.arguments.extend([name.to_owned(), value.to_owned()]),
+        }
+    }
+
     /// Sets an environment variable for later starts.
     pub fn env(&mut self, name: &str, value: &str) {
         self.environment.retain(|(n, _)| n != name);

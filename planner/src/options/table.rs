@@ -73,41 +73,29 @@ pub static OPTIONS: &[OptionSpec] = &[
         "DELETE_ON_CANCELLATION",
         "Whether checkpoints stay in the store when their query is dropped. They always stay when it fails or is stopped.",
     ),
-    only(
-        query(
-            "execution.checkpointing.unaligned.enabled",
-            Kind::Bool,
-            "false",
-            "Whether barriers overtake rows that wait in channels.",
-        ),
-        &["false"],
+    query(
+        "execution.checkpointing.unaligned.enabled",
+        Kind::Bool,
+        "false",
+        "Whether barriers overtake rows that wait in channels; those rows become part of the checkpoint. Needs EXACTLY_ONCE and one checkpoint at a time.",
     ),
-    only(
-        query(
-            "execution.checkpointing.unaligned.forced",
-            Kind::Bool,
-            "false",
-            "Unaligned checkpoints even where the plan advises against them.",
-        ),
-        &["false"],
+    query(
+        "execution.checkpointing.unaligned.forced",
+        Kind::Bool,
+        "false",
+        "Whether barriers overtake even where the rows could not be shared out anew: such a checkpoint is restored at the same parallelism only.",
     ),
-    only(
-        query(
-            "execution.checkpointing.unaligned.max-subtasks-per-channel-state-file",
-            POSITIVE,
-            "5",
-            "How many subtasks share a file of in-flight rows.",
-        ),
-        &["5"],
+    query(
+        "execution.checkpointing.unaligned.max-subtasks-per-channel-state-file",
+        POSITIVE,
+        "5",
+        "How many subtasks share an object of overtaken rows when file merging is off; with it, all share.",
     ),
-    only(
-        query(
-            "execution.checkpointing.aligned-checkpoint-timeout",
-            Kind::Duration,
-            "0 ms",
-            "Alignment longer than this turns the checkpoint unaligned. 0: never, unless it is unaligned from the start.",
-        ),
-        &["0 ms"],
+    query(
+        "execution.checkpointing.aligned-checkpoint-timeout",
+        Kind::Duration,
+        "0 ms",
+        "How long after its start a checkpoint that may be unaligned is aligned; then its barriers overtake. 0: they overtake at once.",
     ),
     query(
         "execution.checkpointing.checkpoints-after-tasks-finish",

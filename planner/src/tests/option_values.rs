@@ -117,7 +117,6 @@ fn wrong_values_say_what_is_allowed() {
         ("execution.checkpointing.num-retained", "0"),
         ("execution.checkpointing.local-backup.enabled", "true"),
         ("execution.checkpointing.unaligned.enabled", "maybe"),
-        ("execution.checkpointing.unaligned.enabled", "true"),
         ("execution.checkpointing.file-merging.max-file-size", "many"),
         ("execution.checkpointing.dir", "s3://b/x"),
         ("parallelism.default", "0"),
@@ -142,6 +141,19 @@ fn combinations_that_cannot_hold_are_refused() {
     );
     given.reset("parallelism.default").unwrap();
     assert!(given.check().is_ok());
+    given.set("execution.checkpointing.unaligned.enabled", "true").unwrap();
+    assert!(given.check().is_ok());
+    for (name, value, message) in [
+        ("mode", "AT_LEAST_ONCE", "unaligned checkpoints cannot be taken in mode AT_LEAST_ONCE"),
+        ("max-concurrent-checkpoints", "2", "unaligned checkpoints cannot run concurrently"),
+    ] {
+        let name = format!("execution.checkpointing.{name}");
+        given.set(&name, value).unwrap();
+        let error = given.check().unwrap_err();
+        assert_eq!(error.message, message);
+        assert!(error.hint.is_some_and(|hint| hint.contains(&name)));
+        given.reset(&name).unwrap();
+    }
     given.set("execution.checkpointing.interval", "1ms").unwrap();
     assert!(given.check().unwrap_err().message.contains("below 10 ms"));
 }

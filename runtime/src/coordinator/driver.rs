@@ -73,6 +73,7 @@ struct RunningTask {
 /// A checkpoint whose parts are being collected.
 struct Collecting {
     epoch: Epoch,
+    unaligned: bool,
     triggered_at_ms: i64,
     since: Instant,
     acks: Vec<Ack>,
@@ -352,8 +353,7 @@ impl Driver {
     }
 
     fn next_epoch(&mut self, lineage: &mut Lineage) -> Epoch {
-        let epoch = lineage.next_epoch;
-        lineage.next_epoch = epoch.next();
+        let epoch = lineage.take_epoch();
         self.epochs.sent.push(epoch);
         epoch
     }

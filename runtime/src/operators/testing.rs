@@ -234,7 +234,7 @@ impl Harness {
         let inputs: Vec<SchemaRef> = inputs.iter().map(|schema| Arc::clone(schema)).collect();
         let (rejects, metrics) = (Arc::new(Collected::default()), Arc::new(OperatorMetrics::default()));
         let mut names = Vec::new();
-        view.begin(1);
+        view.begin(1, Epoch(0));
         let operator =
             make(&node, &inputs, sizes, &view, &state, &mut names, (&rejects, &metrics)).expect("an operator");
         Self {
@@ -342,7 +342,7 @@ impl Harness {
         for (table, group, key, value) in &checkpoint.rows {
             self.state.table(*table).write(&[(*group, key, Some(value))]).expect("a write");
         }
-        self.view.begin(1);
+        self.view.begin(1, Epoch(0));
         self.operator = make(
             &self.node,
             &self.inputs,

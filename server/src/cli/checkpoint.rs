@@ -81,6 +81,9 @@ fn describe(manifest: &Manifest, out: &mut impl Write) -> std::io::Result<()> {
     if let Some(note) = &info.note {
         writeln!(out, "  note       {note}")?;
     }
+    if manifest.unaligned {
+        writeln!(out, "  unaligned  {} bytes of rows in flight", info.in_flight_bytes)?;
+    }
     if manifest.last {
         writeln!(out, "  last       the job has read all of its input")?;
     }
@@ -101,6 +104,14 @@ fn describe(manifest: &Manifest, out: &mut impl Write) -> std::io::Result<()> {
             }
             if let Some(keyed) = &subtask.keyed {
                 writeln!(out, "    subtask {}  {} files of state by key", subtask.subtask, keyed.files.len())?;
+            }
+            if subtask.in_flight.is_some() || subtask.alignment_ms > 0 {
+                let stored = subtask.in_flight.as_ref().map_or(0, weir_storage::Segment::length);
+                writeln!(
+                    out,
+                    "    subtask {}  alignment {} ms, {} bytes of rows overtaken, {stored} stored",
+                    subtask.subtask, subtask.alignment_ms, subtask.overtaken_bytes
+                )?;
             }
             if !subtask.committables.is_empty() {
                 writeln!(out, "    subtask {}  {} prepared commits", subtask.subtask, subtask.committables.len())?;

@@ -36,6 +36,8 @@ pub(super) fn checkpointing(options: &Options) -> Result<CheckpointOptions, SqlE
         max_file_size: options.bytes(&key("file-merging.max-file-size"))?,
         unaligned: options.is_on(&key("unaligned.enabled"))?,
         aligned_timeout: duration("aligned-checkpoint-timeout")?.unwrap_or_default(),
+        unaligned_forced: options.is_on(&key("unaligned.forced"))?,
+        in_flight_sharers: count("unaligned.max-subtasks-per-channel-state-file")?,
         retention: match options.get(&key("externalized-checkpoint-retention"))? {
             "RETAIN_ON_CANCELLATION" => Retention::Retain,
             _ => Retention::Delete,
@@ -102,6 +104,17 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_unaligned_checkpoints_arrive_at_the_runtime() {
+        let mut options = Options::new();
+        options.set("execution.checkpointing.unaligned.enabled", "true").unwrap();
+        options.set("execution.checkpointing.aligned-checkpoint-timeout", "2s").unwrap();
+        options.set("execution.checkpointing.unaligned.max-subtasks-per-channel-state-file", "7").unwrap();
+        let unaligned = super::checkpointing(&options).unwrap();
+        assert!(unaligned.unaligned && !unaligned.unaligned_forced);
+        assert_eq!((unaligned.aligned_timeout, unaligned.in_flight_sharers), (Duration::from_secs(2), 7));
+    }
 
     #[test]
     fn options_arrive_at_the_runtime() {

@@ -49,6 +49,9 @@ pub struct CheckpointInfo {
     pub last: bool,
     /// Longest alignment of a subtask.
     pub alignment_ms: u64,
+    /// Rows in flight, as they are stored: part of the state.
+    #[serde(default)]
+    pub in_flight_bytes: u64,
     /// Longest synchronous part of a subtask's snapshot.
     pub snapshot_ms: u64,
     /// Time spent on writing objects.
@@ -104,6 +107,7 @@ impl CheckpointInfo {
             completed_at_ms: manifest.completed_at_ms,
             last: manifest.last,
             alignment_ms: manifest.durations.alignment_ms,
+            in_flight_bytes: manifest.in_flight_bytes(),
             snapshot_ms: manifest.durations.snapshot_ms,
             upload_ms: manifest.durations.upload_ms,
             commit_ms: 0,

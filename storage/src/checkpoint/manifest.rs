@@ -25,8 +25,11 @@ pub struct Manifest {
     pub job: JobId,
     /// Its number.
     pub checkpoint: CheckpointId,
-    /// Last epoch that it contains.
+    /// Last epoch that it contains; of an unaligned one, a number above those of all epochs before it.
     pub epoch: Epoch,
+    /// Whether its barriers were ones that may overtake: state was taken within an epoch, and rows may be in flight.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unaligned: bool,
     /// Generation of the process that wrote it.
     pub generation: Generation,
     /// When it was triggered, in milliseconds since 1970.
@@ -84,6 +87,12 @@ pub struct SubtaskState {
     /// Rows that were on their way to or from the subtask (unaligned checkpoints).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<Segment>,
+    /// Bytes of these rows in memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overtaken_bytes: u64,
+    /// From the first barrier that reached the subtask's task to the last, in milliseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub alignment_ms: u64,
     /// What it has counted so far.
     #[serde(default, skip_serializing_if = "RowCounts::is_zero")]
     pub counts: RowCounts,
@@ -149,6 +158,8 @@ impl SubtaskState {
             operator_state: None,
             keyed: None,
             in_flight: None,
+            overtaken_bytes: 0,
+            alignment_ms: 0,
             counts: RowCounts::default(),
             rejected: None,
             source_splits: serde_json::Value::Null,
@@ -172,6 +183,12 @@ impl SubtaskState {
 }
 
 impl Manifest {
+    /// Bytes of all rows in flight as they are stored.
+    pub fn in_flight_bytes(&self) -> u64 {
+        let subtasks = self.operators.iter().flat_map(|o| &o.subtasks);
+        subtasks.filter_map(|state| state.in_flight.as_ref()).map(Segment::length).sum()
+    }
+
     /// All segments that restoring needs.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.operators.iter().flat_map(|o| &o.subtasks).flat_map(SubtaskState::segments)
@@ -209,6 +226,10 @@ impl Manifest {
         }
         serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]
@@ -256,6 +277,7 @@ pub(crate) mod tests {
             job: JobId("by_carrier-0197".into()),
             checkpoint: CheckpointId(13),
             epoch: Epoch(65),
+            unaligned: false,
             generation: Generation(2),
             triggered_at_ms: 1_750_000_000_000,
             completed_at_ms: 1_750_000_000_042,

@@ -49,13 +49,21 @@ pub struct MergeOptions {
     pub inline_threshold: u64,
     /// An object is sealed before it would exceed this; only a single larger segment does.
     pub max_file_size: u64,
+    /// Without merging, how many subtasks share an object of rows in flight: each has few of them, and seldom.
+    pub in_flight_sharers: usize,
     /// How long an open object waits for further segments while contributors are still at work.
     pub linger: Duration,
 }
 
 impl Default for MergeOptions {
     fn default() -> Self {
-        Self { merging: true, inline_threshold: 20 << 10, max_file_size: 256 << 20, linger: Duration::from_millis(250) }
+        Self {
+            merging: true,
+            inline_threshold: 20 << 10,
+            max_file_size: 256 << 20,
+            in_flight_sharers: 5,
+            linger: Duration::from_millis(250),
+        }
     }
 }
 
@@ -94,6 +102,8 @@ struct Inner {
 struct State {
     open: Vec<Pending>,
     open_bytes: u64,
+    /// Rows in flight that wait for the next subtask's, when segments are not merged.
+    in_flight: Vec<Pending>,
     contributors: usize,
     inline_left: u64,
     /// Counts segments, so that the linger notices that some came.
@@ -129,6 +139,7 @@ impl CheckpointWriter {
         let state = State {
             open: Vec::new(),
             open_bytes: 0,
+            in_flight: Vec::new(),
             contributors,
             inline_left: options.inline_threshold,
             arrivals: 0,
@@ -171,9 +182,25 @@ impl CheckpointWriter {
         name: String,
         body: SegmentBody,
     ) -> impl Future<Output = Result<Segment>> + Send + 'static + use<> {
-        let mut aborted = self.inner.aborted.subscribe();
+        let aborted = self.inner.aborted.subscribe();
         let checkpoint = self.inner.checkpoint;
-        let durable = self.enqueue(name, body);
+        let durable = self.enqueue(name, body, false);
+        Self::durable(durable, aborted, checkpoint)
+    }
+
+    /// Hand over a subtask's rows in flight. Without merging, [`MergeOptions::in_flight_sharers`] subtasks share an object;
+    /// if it cannot be written, it fails for all of them.
+    pub fn in_flight_segment(&self, bytes: Bytes) -> impl Future<Output = Result<Segment>> + Send + 'static + use<> {
+        let (aborted, checkpoint) = (self.inner.aborted.subscribe(), self.inner.checkpoint);
+        let durable = self.enqueue("in-flight".to_owned(), SegmentBody::Bytes(bytes), true);
+        Self::durable(durable, aborted, checkpoint)
+    }
+
+    fn durable(
+        durable: Result<oneshot::Receiver<Result<Segment>>>,
+        mut aborted: watch::Receiver<Option<Arc<str>>>,
+        checkpoint: CheckpointId,
+    ) -> impl Future<Output = Result<Segment>> + Send + 'static {
         async move {
             let mut durable = durable?;
             let answer = tokio::select! {
@@ -189,7 +216,7 @@ impl CheckpointWriter {
         }
     }
 
-    fn enqueue(&self, name: String, body: SegmentBody) -> Result<oneshot::Receiver<Result<Segment>>> {
+    fn enqueue(&self, name: String, body: SegmentBody, in_flight: bool) -> Result<oneshot::Receiver<Result<Segment>>> {
         let length = match &body {
             SegmentBody::Bytes(bytes) => bytes.len() as u64,
             SegmentBody::File(path) => std::fs::metadata(path).map_err(|e| io(path, e))?.len(),
@@ -202,6 +229,13 @@ impl CheckpointWriter {
         }
         if length == 0 {
             let _ = reply.send(Ok(Segment::inline(Bytes::new())));
+            return Ok(durable);
+        }
+        if in_flight && !inner.options.merging {
+            state.in_flight.push(Pending { name, body, length, reply });
+            if state.in_flight.len() >= inner.options.in_flight_sharers || state.contributors == 0 {
+                inner.seal_in_flight(&mut state);
+            }
             return Ok(durable);
         }
         if !state.open.is_empty() && state.open_bytes + length > inner.options.max_file_size {
@@ -226,6 +260,7 @@ impl CheckpointWriter {
         state.contributors = state.contributors.saturating_sub(1);
         if state.contributors == 0 {
             self.inner.seal(&mut state);
+            self.inner.seal_in_flight(&mut state);
         }
     }
 
@@ -241,6 +276,7 @@ impl CheckpointWriter {
             first
         });
         state.open.clear();
+        state.in_flight.clear();
         state.open_bytes = 0;
     }
 
@@ -271,6 +307,15 @@ impl Inner {
     fn seal(self: &Arc<Self>, state: &mut State) {
         let batch = std::mem::take(&mut state.open);
         state.open_bytes = 0;
+        self.seal_batch(state, batch);
+    }
+
+    fn seal_in_flight(self: &Arc<Self>, state: &mut State) {
+        let batch = std::mem::take(&mut state.in_flight);
+        self.seal_batch(state, batch);
+    }
+
+    fn seal_batch(self: &Arc<Self>, state: &mut State, batch: Vec<Pending>) {
         if batch.is_empty() {
             return;
         }

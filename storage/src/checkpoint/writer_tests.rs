@@ -198,3 +198,20 @@ proptest! {
         prop_assert!(next.is_none_or(|next| sum + next > budget));
     }
 }
+
+#[tokio::test]
+async fn without_merging_so_many_subtasks_share_an_object_of_rows_in_flight() {
+    let store = Store::open("memory:", &Default::default()).unwrap();
+    let unmerged = MergeOptions { merging: false, in_flight_sharers: 2, ..options(0, 1 << 20) };
+    let (_job, writer) = begin(&store, unmerged, 3);
+    let mut segments = Vec::new();
+    for subtask in 0..3u8 {
+        segments.push(writer.in_flight_segment(vec![subtask; 10].into()));
+        writer.contributor_done().await;
+    }
+    let segments = futures::future::try_join_all(segments).await.unwrap();
+    let objects: Vec<_> = segments.iter().map(|segment| segment.object().unwrap().to_owned()).collect();
+    assert_eq!(objects[0], objects[1]);
+    assert_ne!(objects[1], objects[2], "the last one waits for nobody");
+    assert_eq!(writer.stats().objects, 2);
+}

@@ -193,8 +193,9 @@ impl Header {
     }
 }
 
-/// Rows as Arrow IPC streams, one for each run of equal schemas; each with its number of rows.
-pub(super) fn encode_rows(batches: &[LogBatch]) -> Result<Vec<(Bytes, u64)>> {
+/// Rows as Arrow IPC streams (LZ4), one for each run of equal schemas; each with its number of rows. Weights are a last
+/// column, if any row of a stream is a retraction.
+pub fn encode_rows(batches: &[LogBatch]) -> Result<Vec<(Bytes, u64)>> {
     let mut streams = Vec::new();
     for run in batches.chunk_by(|(a, _), (b, _)| a.schema() == b.schema()) {
         streams.push((encode_run(run)?, run.iter().map(|(batch, _)| batch.num_rows() as u64).sum()));
@@ -228,8 +229,8 @@ fn encode_run(run: &[LogBatch]) -> Result<Bytes> {
     Ok(writer.into_inner()?.into())
 }
 
-/// Rows of an Arrow IPC stream.
-pub(super) fn decode_rows(bytes: &[u8]) -> Result<Vec<LogBatch>> {
+/// Rows of an Arrow IPC stream that [`encode_rows`] wrote.
+pub fn decode_rows(bytes: &[u8]) -> Result<Vec<LogBatch>> {
     let reader = StreamReader::try_new(bytes, None)?;
     let stored = reader.schema();
     if !stored.metadata().contains_key(OPS_KEY) {

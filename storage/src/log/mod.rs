@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{MutexGuard, watch};
 
 pub use appender::LogAppender;
-pub use entry::{LogBatch, LogEntryKind};
+pub use entry::{LogBatch, LogEntryKind, decode_rows, encode_rows};
 pub use retention::{LogExtent, LogRetention, OldEntry, decide_trim};
 
 use crate::checkpoint::base64_bytes;
@@ -37,7 +37,7 @@ use crate::error::{Result, StorageError};
 use crate::fence::Fence;
 use crate::store::{Store, path_part};
 use crate::{CheckpointId, JobId, Subtask};
-use entry::{Header, PartRef, Published, Writer, decode_rows, encode_rows};
+use entry::{Header, PartRef, Published, Writer};
 use shared::{ClientKeys, ReadEntry, Shared, WriterState};
 
 /// Staged rows up to this size travel in the manifest and then in the entry, larger ones become objects.

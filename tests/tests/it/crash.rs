@@ -113,10 +113,13 @@ async fn killed_at_every_fail_point() {
 
 /// Creates a query even when the process dies on the way: a statement that was not acknowledged is given again.
 async fn create_once(scene: &mut Scene, statement: &str) {
+    create_once_with(scene, "SET 'execution.checkpointing.interval' = '20ms';", statement).await;
+}
+
+async fn create_once_with(scene: &mut Scene, set: &str, statement: &str) {
     if !statement.contains("CREATE") {
         return;
     }
-    let set = "SET 'execution.checkpointing.interval' = '20ms';";
     let again = statement
         .replace("CREATE MATERIALIZED VIEW", "CREATE MATERIALIZED VIEW IF NOT EXISTS")
         .replace("CREATE SINK", "CREATE SINK IF NOT EXISTS");
@@ -180,6 +183,41 @@ async fn killed_at_random() {
             kills += 1;
             let _ = scene.weir.try_run();
         }
+        scene.finish().await;
+        scene.verify(&expected).await;
+    }
+}
+
+/// Killed while barriers overtake rows, and started with another parallelism each time. Short channels are full most of the
+/// time, so that nearly every checkpoint holds rows in flight.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_with_rows_in_flight() {
+    let expected = answers().await;
+    for (timeout, fail_points) in [
+        ("0 ms", ["before-upload:7", "after-manifest:3", "in-recovery-after-recommit:2", "before-sink-commit:4"]),
+        ("5 ms", ["after-snapshot:9", "before-manifest:4", "after-sink-commit:5", "after-manifest:6"]),
+    ] {
+        let set = format!(
+            "SET 'execution.checkpointing.interval' = '20ms'; SET 'execution.checkpointing.unaligned.enabled' = 'true';
+             SET 'execution.checkpointing.aligned-checkpoint-timeout' = '{timeout}'; SET 'pipeline.channel-bytes' = '2kb';"
+        );
+        let mut scene = Scene::new("1");
+        scene.begin().await;
+        scene.weir.run();
+        let late = scene.directory.path().join("late");
+        for statement in queries(&late, "20ms").split_inclusive(';') {
+            create_once_with(&mut scene, &set, statement).await;
+        }
+        for (fail_point, parallelism) in fail_points.into_iter().zip(["2", "3", "1", "2"]) {
+            scene.weir.kill();
+            scene.weir.env("WEIR_FAIL_POINT", fail_point);
+            scene.weir.set_argument("--parallelism", parallelism);
+            if scene.weir.try_run() {
+                // It dies there, or has nothing left to do.
+                let _ = scene.weir.try_wait_finished().await;
+            }
+        }
+        scene.weir.env("WEIR_FAIL_POINT", "");
         scene.finish().await;
         scene.verify(&expected).await;
     }

@@ -11,7 +11,7 @@ use super::{Collecting, Done, Driver, Outcome, Reply, commit};
 use crate::error::RuntimeError;
 use crate::job::CheckpointState;
 use crate::message::{Alignment, Barrier};
-use crate::options::CheckpointMode;
+use crate::options::{CheckpointMode, CheckpointOptions};
 use crate::run::Control;
 use crate::supervisor::{Lineage, elapsed_ms, now_ms};
 
@@ -37,25 +37,29 @@ impl Driver {
     }
 
     fn trigger(&mut self, checkpoint: CheckpointId, kind: Kind, lineage: &mut Lineage) {
-        let epoch = self.next_epoch(lineage);
         let options = &self.shared.spec.checkpointing;
+        let alignment = alignment(options, kind);
+        let overtakes_at = Instant::now() + options.aligned_timeout;
         let merge = MergeOptions {
             merging: options.merging,
             inline_threshold: options.inline_threshold,
             max_file_size: options.max_file_size,
+            in_flight_sharers: options.in_flight_sharers,
             ..MergeOptions::default()
         };
-        let alignment = match options.mode {
-            CheckpointMode::ExactlyOnce => Alignment::Aligned,
-            CheckpointMode::AtLeastOnce => Alignment::AtLeastOnce,
+        self.run.open(self.store.begin(checkpoint, merge, self.tasks.len()), overtakes_at);
+        let epoch = match alignment {
+            // It ends no epoch; its number only says which ones are before it.
+            Alignment::Unaligned => lineage.take_epoch(),
+            Alignment::Aligned | Alignment::AtLeastOnce => self.next_epoch(lineage),
         };
-        self.run.open(self.store.begin(checkpoint, merge, self.tasks.len()));
         let triggered_at_ms = now_ms();
         self.shared.record(checkpoint, triggered_at_ms, CheckpointState::InProgress);
-        let collecting = Collecting { epoch, triggered_at_ms, since: Instant::now(), acks: Vec::new() };
+        let unaligned = alignment == Alignment::Unaligned;
+        let collecting = Collecting { epoch, unaligned, triggered_at_ms, since: Instant::now(), acks: Vec::new() };
         self.collecting.insert(checkpoint, collecting);
         let query = self.query();
-        tracing::info!(%query, %checkpoint, %epoch, ?kind, "checkpoint triggered");
+        tracing::info!(%query, %checkpoint, %epoch, ?kind, ?alignment, "checkpoint triggered");
         self.to_sources(&Control::Barrier(Barrier {
             checkpoint,
             epoch,
@@ -77,6 +81,7 @@ impl Driver {
                 generation: self.services.fence.generation(),
                 checkpoint,
                 epoch: collecting.epoch,
+                unaligned: collecting.unaligned,
                 triggered_at_ms: collecting.triggered_at_ms,
                 completed_at_ms: now_ms(),
                 upload_ms: writer.map_or(0, |writer| writer.stats().upload_ms),
@@ -197,5 +202,29 @@ impl Driver {
             }
             Done::CleanedUp
         });
+    }
+}
+
+/// How a checkpoint's barriers treat the rows around them. The last one of a job and what it is stopped with hold no rows in
+/// flight: they are restored at any parallelism, by any later version, and by a query that has changed.
+fn alignment(options: &CheckpointOptions, kind: Kind) -> Alignment {
+    match options.mode {
+        CheckpointMode::AtLeastOnce => Alignment::AtLeastOnce,
+        CheckpointMode::ExactlyOnce if options.unaligned && !kind.is_last() => Alignment::Unaligned,
+        CheckpointMode::ExactlyOnce => Alignment::Aligned,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_job_ends_or_stops_with_is_always_aligned() {
+        let options = CheckpointOptions { unaligned: true, ..CheckpointOptions::default() };
+        let of = |kind| alignment(&options, kind);
+        assert_eq!([of(Kind::Periodic), of(Kind::Requested)], [Alignment::Unaligned; 2]);
+        assert_eq!([of(Kind::Stop), of(Kind::Final)], [Alignment::Aligned; 2]);
+        assert_eq!(alignment(&CheckpointOptions::default(), Kind::Periodic), Alignment::Aligned);
     }
 }

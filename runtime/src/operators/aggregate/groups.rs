@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
 use datafusion::physical_plan::aggregates::order::GroupOrdering;
-use weir_storage::KeyEncoder;
+use weir_storage::{KeyEncoder, KeyGroup};
 
 use super::keys::KeyArena;
 use crate::error::{Result, RuntimeError};
@@ -126,6 +126,13 @@ impl Groups {
         }
         self.known.resize(after, Group::NEW);
         Ok((before..after, first))
+    }
+
+    /// The key group of each of `rows` rows with these keys.
+    pub(super) fn key_groups(&self, columns: &[ArrayRef], rows: usize) -> Result<Vec<KeyGroup>> {
+        let columns: Vec<ArrayRef> = columns.iter().map(normalised).collect();
+        let keys = self.encoder.encode_rows(&columns, rows)?;
+        Ok((0..rows).map(|row| keys.group(row)).collect())
     }
 
     /// Notes that the rows of the current batch change their groups: weights, touched groups, and (if wanted) the

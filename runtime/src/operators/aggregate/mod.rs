@@ -15,6 +15,7 @@
 //! that never happened since an empty start, memory is known to hold every group, and a new one is not looked up.
 
 mod call;
+mod closed;
 mod extreme;
 mod groups;
 mod keys;
@@ -34,9 +35,10 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int8Array, RecordBatc
 use arrow::compute::kernels::cmp::distinct;
 use arrow::compute::{filter_record_batch, interleave, take};
 use arrow::datatypes::{SchemaRef, TimestampMicrosecondType};
-use weir_storage::{Epoch, key_group_of};
+use weir_storage::{Epoch, KeyGroupRange, key_group_of};
 
 use self::call::Rows;
+use self::closed::Closed;
 use self::groups::Groups;
 use self::plan::Call;
 use self::store::{Pending, Store};
@@ -53,9 +55,6 @@ const CHUNK: usize = 8192;
 /// Dead groups in memory before the index is rebuilt without them.
 const DEAD: usize = 8192;
 
-/// First byte of the operator's small state.
-const STATE_FORMAT: u8 = 1;
-
 /// See the module.
 pub(super) struct Aggregate {
     site: Site,
@@ -69,7 +68,9 @@ pub(super) struct Aggregate {
     store: Store,
     /// Grouping by nothing: whether the one group there is belongs to this subtask.
     global: Option<bool>,
-    watermark: i64,
+    closed: Closed,
+    /// The key groups of this subtask, and how many there are.
+    key_groups: (KeyGroupRange, u16),
     /// Whether every group that exists is in memory.
     complete: bool,
     /// Window end of each group in memory, and the groups by it.
@@ -118,7 +119,8 @@ impl Aggregate {
             groups,
             store,
             global,
-            watermark: i64::MIN,
+            closed: Closed::new(),
+            key_groups: (ctx.key_groups, ctx.max_parallelism),
             complete: true,
             ends: Vec::new(),
             closing: BTreeMap::new(),
@@ -131,18 +133,27 @@ impl Aggregate {
 
     /// The rows whose group is still open. Others are late: counted and kept readable.
     fn in_time(&self, chunk: Chunk) -> Result<Chunk> {
-        let Some(window_end) = self.window_end.filter(|_| self.watermark > i64::MIN) else { return Ok(chunk) };
+        let begun = self.closed.watermark() > i64::MIN || self.closed.differs();
+        let Some(window_end) = self.window_end.filter(|_| begun) else { return Ok(chunk) };
+        let key_groups = if self.closed.differs() {
+            let keys: Vec<ArrayRef> =
+                self.group_columns.iter().map(|column| Arc::clone(chunk.batch().column(*column))).collect();
+            self.groups.key_groups(&keys, chunk.num_rows())?
+        } else {
+            Vec::new()
+        };
+        let closed = |row: usize| key_groups.get(row).map_or(self.closed.watermark(), |group| self.closed.of(*group));
         let ends = chunk.batch().column(self.group_columns[window_end]);
         let ends = window_ends(ends)?;
         let in_time: BooleanArray =
-            (0..ends.len()).map(|row| Some(ends.is_null(row) || ends.value(row) > self.watermark)).collect();
+            (0..ends.len()).map(|row| Some(ends.is_null(row) || ends.value(row) > closed(row))).collect();
         if in_time.true_count() == in_time.len() {
             return Ok(chunk);
         }
         let late = arrow::compute::not(&in_time)?;
         self.site.metrics.late_rows.fetch_add(late.true_count() as u64, Ordering::Relaxed);
         let rows = filter_record_batch(chunk.batch(), &late)?;
-        self.site.rejects.late(EventTime(self.watermark), &rows);
+        self.site.rejects.late(EventTime(self.closed.watermark()), &rows);
         keep(chunk, &in_time)
     }
 
@@ -297,21 +308,22 @@ impl Aggregate {
 
     /// Closes every group whose window has ended.
     fn close(&mut self, out: &mut Output) -> Result<()> {
-        if !self.complete && self.next_stored_end <= self.watermark {
-            let (keys, next) = self.store.due(self.watermark)?;
+        let watermark = self.closed.watermark();
+        if !self.complete && self.next_stored_end <= watermark {
+            let (keys, next) = self.store.due(watermark)?;
             self.next_stored_end = next;
             if !keys.is_empty() {
                 let columns = self.groups.decode(&keys)?;
                 self.assign(&columns, keys.len())?;
             }
         }
-        if self.closing.first_key_value().is_none_or(|(end, _)| *end > self.watermark) {
+        if self.closing.first_key_value().is_none_or(|(end, _)| *end > watermark) {
             return Ok(());
         }
         self.flush_changes(false, out)?;
         let mut closed: Vec<usize> = Vec::new();
         while let Some(entry) = self.closing.first_entry()
-            && *entry.key() <= self.watermark
+            && *entry.key() <= watermark
         {
             closed.extend(entry.remove());
         }
@@ -445,7 +457,7 @@ impl Operator for Aggregate {
     }
 
     fn watermark(&mut self, watermark: EventTime, out: &mut Output) -> Result<()> {
-        self.watermark = self.watermark.max(watermark.0);
+        self.closed.advance(watermark.0);
         if self.window_end.is_some() { self.close(out) } else { Ok(()) }
     }
 
@@ -461,21 +473,15 @@ impl Operator for Aggregate {
         if self.emit == Emit::Changes {
             self.store.write_pending(&self.groups, &self.calls)?;
         }
-        Ok([&[STATE_FORMAT][..], &self.watermark.to_le_bytes()].concat())
+        Ok(self.closed.encode())
     }
 
     fn restore(&mut self, states: &[Vec<u8>]) -> Result<()> {
-        for state in states {
-            let watermark = match state.split_first() {
-                Some((&STATE_FORMAT, watermark)) => watermark.try_into().ok().map(i64::from_le_bytes),
-                _ => None,
-            };
-            // What one former subtask has closed must not be opened again by rows that were late for it.
-            self.watermark = self.watermark.max(watermark.ok_or_else(|| RuntimeError::Internal {
-                place: "aggregate state",
-                reason: format!("{} bytes that are not its state", state.len()),
-            })?);
-        }
+        let (own, max_parallelism) = self.key_groups;
+        self.closed = Closed::restore(states, own, max_parallelism).ok_or_else(|| RuntimeError::Internal {
+            place: "aggregate state",
+            reason: format!("one of {} states cannot be read", states.len()),
+        })?;
         self.complete = false;
         if self.window_end.is_some() {
             self.next_stored_end = self.store.due(i64::MIN)?.1;
