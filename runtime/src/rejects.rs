@@ -1,7 +1,7 @@
 //! Late and bad rows: counted and kept readable, never dropped in silence.
 //!
 //! How many there were stands in a subtask's counters, which are part of every checkpoint. The newest of them are kept in
-//! the subtask's [`RejectLedger`], which is part of it too: a failure takes back what came after the checkpoint, and
+//! the subtask's `RejectLedger`, which is part of it too: a failure takes back what came after the checkpoint, and
 //! reading that again counts it again, once.
 
 mod ledger;

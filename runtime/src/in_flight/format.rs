@@ -147,10 +147,7 @@ mod tests {
             bytes,
             GOLDEN,
             "written anew as {:?}",
-            std::env::var_os("WEIR_UPDATE_GOLDEN").map(|to| {
-                std::fs::write(&to, &bytes).unwrap();
-                to
-            })
+            std::env::var_os("WEIR_UPDATE_GOLDEN").inspect(|to| std::fs::write(to, &bytes).unwrap())
         );
     }
 

@@ -196,24 +196,22 @@ impl CheckpointWriter {
         Self::durable(durable, aborted, checkpoint)
     }
 
-    fn durable(
+    async fn durable(
         durable: Result<oneshot::Receiver<Result<Segment>>>,
         mut aborted: watch::Receiver<Option<Arc<str>>>,
         checkpoint: CheckpointId,
-    ) -> impl Future<Output = Result<Segment>> + Send + 'static {
-        async move {
-            let mut durable = durable?;
-            let answer = tokio::select! {
-                biased;
-                answer = &mut durable => answer.ok(),
-                reason = reason_of(&mut aborted) => Some(Err(StorageError::Aborted { checkpoint, reason })),
-            };
-            answer.unwrap_or_else(|| {
-                // Nobody will answer: an abort has emptied the open batch, or the runtime is gone.
-                let reason = aborted.borrow().as_deref().unwrap_or("the process is shutting down").to_owned();
-                Err(StorageError::Aborted { checkpoint, reason })
-            })
-        }
+    ) -> Result<Segment> {
+        let mut durable = durable?;
+        let answer = tokio::select! {
+            biased;
+            answer = &mut durable => answer.ok(),
+            reason = reason_of(&mut aborted) => Some(Err(StorageError::Aborted { checkpoint, reason })),
+        };
+        answer.unwrap_or_else(|| {
+            // Nobody will answer: an abort has emptied the open batch, or the runtime is gone.
+            let reason = aborted.borrow().as_deref().unwrap_or("the process is shutting down").to_owned();
+            Err(StorageError::Aborted { checkpoint, reason })
+        })
     }
 
     fn enqueue(&self, name: String, body: SegmentBody, in_flight: bool) -> Result<oneshot::Receiver<Result<Segment>>> {
