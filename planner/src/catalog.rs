@@ -200,11 +200,43 @@ pub enum CatalogChange {
         /// Whether it stands still.
         paused: bool,
     },
+    /// A savepoint was taken.
+    Savepoint {
+        /// It.
+        savepoint: Box<Savepoint>,
+    },
+    /// A savepoint is gone, or belongs to a query that claimed it.
+    DropSavepoint {
+        /// The URL of its directory.
+        url: String,
+    },
     /// Another query reads this view or table for the first time: from now on its changes go to its log.
     Forward {
         /// The view or table.
         relation: String,
     },
+}
+
+/// A savepoint that was taken here: a copy of a query's checkpoint that stays until it is dropped, even when the query is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Savepoint {
+    /// The query that it was taken of.
+    pub query: String,
+    /// The name that it was given, if it was; no other of the query has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Absolute URL of its directory.
+    pub url: String,
+    /// The checkpoint that it is a copy of.
+    pub checkpoint: u64,
+    /// The query's lineage at that time.
+    pub job: String,
+    /// When it was asked for, in milliseconds since 1970.
+    pub created_at_ms: i64,
+    /// Bytes of state.
+    pub bytes: u64,
+    /// Objects besides its manifest.
+    pub objects: u64,
 }
 
 /// An entry of the catalog.
@@ -225,6 +257,7 @@ pub struct Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     entries: Arc<BTreeMap<String, Entry>>,
+    savepoints: Arc<BTreeMap<String, Savepoint>>,
 }
 
 impl Catalog {
@@ -264,6 +297,31 @@ impl Catalog {
         self.entries.values()
     }
 
+    /// All savepoints, by query and then by age.
+    pub fn savepoints(&self) -> Vec<&Savepoint> {
+        let mut savepoints: Vec<_> = self.savepoints.values().collect();
+        savepoints.sort_by_key(|savepoint| (&savepoint.query, savepoint.created_at_ms, &savepoint.url));
+        savepoints
+    }
+
+    /// The savepoint at that URL.
+    pub fn savepoint_at(&self, url: &str) -> Option<&Savepoint> {
+        self.savepoints.get(url)
+    }
+
+    /// The savepoint of a query by its name, or an error that names the nearest.
+    pub fn find_savepoint(&self, query: &str, name: &str) -> Result<&Savepoint> {
+        let of_query = || self.savepoints.values().filter(|savepoint| savepoint.query == query);
+        let names = || of_query().filter_map(|savepoint| savepoint.name.as_deref());
+        of_query().find(|savepoint| savepoint.name.as_deref() == Some(name)).ok_or_else(|| {
+            let message = format!("query \"{query}\" has no savepoint called \"{name}\"");
+            SqlError::new(ErrorKind::UNDEFINED_SAVEPOINT, message).hint(match nearest(name, names()) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => "SHOW SAVEPOINTS lists them; one without a name is dropped by its URL".to_owned(),
+            })
+        })
+    }
+
     /// Adds or replaces a relation.
     pub fn insert(&mut self, relation: Relation, job: Option<String>) {
         let entry = Entry { relation: Arc::new(relation), job, paused: false, forward: false };
@@ -288,6 +346,12 @@ impl Catalog {
                 if let Some(entry) = Arc::make_mut(&mut self.entries).get_mut(query) {
                     entry.paused = *paused;
                 }
+            }
+            CatalogChange::Savepoint { savepoint } => {
+                Arc::make_mut(&mut self.savepoints).insert(savepoint.url.clone(), (**savepoint).clone());
+            }
+            CatalogChange::DropSavepoint { url } => {
+                Arc::make_mut(&mut self.savepoints).remove(url);
             }
             CatalogChange::Forward { relation } => {
                 if let Some(entry) = Arc::make_mut(&mut self.entries).get_mut(relation) {

@@ -71,6 +71,12 @@ impl ErrorKind {
     pub const UNDEFINED_CURSOR: Self = Self("34000", "WEIR-1401");
     /// A cursor of that name is open already.
     pub const DUPLICATE_CURSOR: Self = Self("42P03", "WEIR-1402");
+    /// No savepoint of that name or at that place.
+    pub const UNDEFINED_SAVEPOINT: Self = Self("3B001", "WEIR-1403");
+    /// The query has a savepoint of that name already, or another is at that place.
+    pub const DUPLICATE_SAVEPOINT: Self = Self("42710", "WEIR-1404");
+    /// The query cannot start from that checkpoint: what it holds is not what the query needs.
+    pub const NOT_RESTORABLE: Self = Self("55000", "WEIR-1405");
     /// A row of that primary key stands already.
     pub const UNIQUE_VIOLATION: Self = Self("23505", "WEIR-2001");
     /// A value that cannot be computed: division by zero, overflow, a cast.

@@ -38,7 +38,7 @@ mod time;
 pub mod types;
 mod window;
 
-pub use catalog::{Catalog, CatalogChange, Column, Entry, Relation, RelationKind, Watermark};
+pub use catalog::{Catalog, CatalogChange, Column, Entry, Relation, RelationKind, Savepoint, Watermark};
 pub use error::{ErrorKind, Result, SqlError, from_datafusion};
 pub use explain::explain;
 pub use functions::register_functions;

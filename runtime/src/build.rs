@@ -177,13 +177,11 @@ impl Builder<'_> {
         let mut formers = HashMap::new();
         for operator in self.manifest.iter().flat_map(|manifest| &manifest.operators) {
             let Some(node) = self.graph().nodes.iter().position(|node| node.uid == operator.uid) else {
-                let has_state = operator.subtasks.iter().any(|state| {
-                    state.operator_state.is_some() || state.keyed.is_some() || !state.source_splits.is_null()
-                });
-                if has_state {
+                if operator.has_state() && !self.spec.checkpointing.ignore_unclaimed_state {
                     return self.refuse(format!(
                         "its checkpoint holds state of operator \"{}\" ({}), which the query no longer has; drop and \
-                         create the query to begin without that state",
+                         create the query to begin without that state, or set \
+                         execution.state-recovery.ignore-unclaimed-state to leave it behind",
                         operator.name, operator.uid
                     ));
                 }

@@ -12,6 +12,7 @@
 //! | `before-sink-commit`, `after-sink-commit` | by the driver, the manifest being durable |
 //! | `before-clean-up`, `after-clean-up` | by the driver, the checkpoint having completed |
 //! | `in-recovery` | the manifest having been read, before anything else |
+//! | `before-savepoint`, `after-savepoint` | by the statement, its checkpoint having completed; before it is listed |
 //! | `in-recovery-after-recommit` | its output having been committed again, before tasks start |
 
 use std::sync::OnceLock;

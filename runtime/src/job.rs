@@ -18,6 +18,7 @@ use crate::fail_point::FailPoints;
 use crate::graph::{Graph, Resolver};
 use crate::metrics::OperatorMetricsSnapshot;
 use crate::options::{CheckpointOptions, RestartPolicy};
+use crate::pins::{Pin, Pins};
 use crate::rejects::RejectedRows;
 use crate::supervisor::{Command, Shared, Supervisor};
 use crate::view::ViewHandle;
@@ -41,6 +42,8 @@ pub struct JobSpec {
     pub channel_bytes: usize,
     /// When a failed job is started again.
     pub restart: RestartPolicy,
+    /// Whether it begins paused.
+    pub paused: bool,
 }
 
 /// Finds the doors through which materializations are read.
@@ -64,6 +67,8 @@ pub struct JobServices {
     pub resolver: Arc<dyn Resolver>,
     /// Finds views.
     pub views: Arc<dyn Views>,
+    /// Checkpoints that are being copied.
+    pub pins: Pins,
     /// Where tasks run, apart from whatever does I/O.
     pub cpu: tokio::runtime::Handle,
 }
@@ -115,8 +120,20 @@ impl JobStatus {
 pub enum StopMode {
     /// After one more checkpoint, so that nothing is read twice when it is started again.
     WithCheckpoint,
+    /// After its input was taken to have ended: event time goes to the end of time, windows close, and what comes of
+    /// that is committed with the last checkpoint. The job is then finished.
+    Drain,
     /// At once. Output since the last checkpoint is dropped and made again when it is started again.
     Now,
+}
+
+/// A completed checkpoint that stays as long as this does.
+#[derive(Debug)]
+pub struct PinnedCheckpoint {
+    /// The checkpoint.
+    pub info: CheckpointInfo,
+    /// What keeps it.
+    pub pin: Pin,
 }
 
 /// What became of a checkpoint.
@@ -188,6 +205,11 @@ impl JobHandle {
 
     /// Takes a checkpoint now, or as soon as the job is restored. Fails while the job waits for its restart.
     pub async fn checkpoint(&self) -> Result<CheckpointInfo> {
+        self.pinned_checkpoint().await.map(|pinned| pinned.info)
+    }
+
+    /// The same, with the checkpoint kept from clean-up.
+    pub async fn pinned_checkpoint(&self) -> Result<PinnedCheckpoint> {
         let (reply, answer) = oneshot::channel();
         let _ = self.commands.send(Command::Checkpoint(reply));
         answer.await.unwrap_or_else(|_| Err(self.over()))

@@ -38,7 +38,7 @@
 //!   channel exchange keys alignment/ time/        between tasks
 //!   tables upload in_flight/                      a task's part of a checkpoint
 //!   coordinator/ (pure) ─ driver                  one run: epochs, checkpoints, its end
-//!   job ─ supervisor                              a job over its runs: recovery, restarts
+//!   job ─ supervisor ─ pins                       a job over its runs: recovery, restarts; checkpoints being copied
 //!   view                                          how others read a materialization
 //!   operators/                                    what rows go through
 //! ```
@@ -61,6 +61,7 @@ pub mod metrics;
 pub mod operator;
 pub mod operators;
 pub mod options;
+pub mod pins;
 mod plan;
 mod process_task;
 pub mod rejects;

@@ -63,6 +63,8 @@ pub struct CheckpointOptions {
     pub in_flight_sharers: usize,
     /// What becomes of checkpoints when the job is cancelled.
     pub retention: Retention,
+    /// Whether state of operators that the job no longer has is left behind rather than an error.
+    pub ignore_unclaimed_state: bool,
     /// Whether what earlier checkpoints left is deleted side by side.
     pub parallel_clean_up: bool,
     /// How long an object that no checkpoint names is kept.
@@ -90,6 +92,7 @@ impl Default for CheckpointOptions {
             unaligned_forced: false,
             in_flight_sharers: 5,
             retention: Retention::Retain,
+            ignore_unclaimed_state: false,
             parallel_clean_up: true,
             orphan_grace: Duration::from_secs(3600),
         }

@@ -51,6 +51,8 @@ pub(crate) enum Control {
     Pause,
     /// Read again.
     Resume,
+    /// Read no more, as if the input had ended here.
+    Drain,
     /// Read these, too.
     AddSplits(Vec<SplitState>),
     /// The checkpoint is durable and its output is committed.

@@ -239,6 +239,16 @@ impl SourceTask {
                 self.restart_clock();
                 Ok(())
             }
+            Control::Drain => {
+                if self.state.ended {
+                    return Ok(());
+                }
+                self.paused = false;
+                self.restart_clock();
+                self.end()
+            }
+            // What was found while it was being drained belongs to nobody any more.
+            Control::AddSplits(_) if self.state.ended && self.reader.is_some() => Ok(()),
             Control::AddSplits(splits) => self.add_splits(splits).await,
             Control::Completed(checkpoint) => self.task.completed(checkpoint),
             Control::Aborted(checkpoint) => {

@@ -13,7 +13,8 @@ use crate::coordinator::driver::{Committers, Driver, Outcome, commit};
 use crate::error::{Result, RuntimeError};
 use crate::fail_point::FailPoints;
 use crate::graph::{NodeIndex, OperatorSpec};
-use crate::job::{CheckpointRecord, CheckpointState, JobServices, JobSpec, JobStatus, StopMode};
+use crate::job::{CheckpointRecord, CheckpointState, JobServices, JobSpec, JobStatus, PinnedCheckpoint, StopMode};
+use crate::pins::Pins;
 use crate::run::Run;
 use crate::sink::Sink;
 
@@ -23,7 +24,7 @@ const RECORDS: usize = 100;
 /// What a handle asks for.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Checkpoint(oneshot::Sender<Result<CheckpointInfo>>),
+    Checkpoint(oneshot::Sender<Result<PinnedCheckpoint>>),
     Pause(oneshot::Sender<()>),
     Resume(oneshot::Sender<()>),
     Stop(StopMode, oneshot::Sender<Result<Option<CheckpointInfo>>>),
@@ -86,7 +87,7 @@ pub(crate) struct Supervisor {
     store: JobStore,
     lineage: Lineage,
     /// Checkpoints that were asked for while the job was being restored: taken as soon as it runs.
-    requested: Vec<oneshot::Sender<Result<CheckpointInfo>>>,
+    requested: Vec<oneshot::Sender<Result<PinnedCheckpoint>>>,
 }
 
 /// How a wait for something ended.
@@ -104,7 +105,8 @@ impl Supervisor {
     ) -> Self {
         let store = JobStore::new(&services.store, &shared.spec.id, Arc::clone(&services.fence))
             .with_parallel_deletes(shared.spec.checkpointing.parallel_clean_up);
-        Self { shared, services, commands, points, store, lineage: Lineage::default(), requested: Vec::new() }
+        let lineage = Lineage { paused: shared.spec.paused, ..Lineage::default() };
+        Self { shared, services, commands, points, store, lineage, requested: Vec::new() }
     }
 
     /// Runs until the job is over.
@@ -234,7 +236,7 @@ async fn restore(
     paused: bool,
 ) -> Result<Restored> {
     let spec = &shared.spec;
-    let retained = retained(&store, &shared).await?;
+    let retained = retained(&store, &shared, &services.pins).await?;
     let manifest = retained.last();
     points.hit("in-recovery")?;
     let mut sinks: HashMap<NodeIndex, Arc<dyn Sink>> = HashMap::new();
@@ -285,11 +287,14 @@ async fn restore(
 
 /// The manifests of all complete checkpoints that are kept, oldest first. The newest must be readable: going on from an
 /// older one would repeat output that is committed.
-async fn retained(store: &JobStore, shared: &Shared) -> Result<Vec<Manifest>> {
+async fn retained(store: &JobStore, shared: &Shared, pins: &Pins) -> Result<Vec<Manifest>> {
     let ids = store.list().await?;
+    let pinned = pins.of(&shared.spec.id);
     let keep = shared.spec.checkpointing.num_retained.max(1);
     let mut manifests = Vec::new();
-    for id in ids.iter().skip(ids.len().saturating_sub(keep)) {
+    let older = ids.len().saturating_sub(keep);
+    let kept = ids.iter().enumerate().filter(|(place, id)| *place >= older || pinned.contains(id));
+    for (_, id) in kept {
         match store.read(*id).await {
             Ok(manifest) => manifests.push(manifest),
             Err(error) if Some(id) == ids.last() => return Err(error.into()),

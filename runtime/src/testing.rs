@@ -401,6 +401,7 @@ impl Bench {
             state_dir: dir.path().to_owned(),
             resolver: Arc::clone(&scripted) as _,
             views: scripted,
+            pins: Default::default(),
             cpu: tokio::runtime::Handle::current(),
         };
         Self { world, view, services, id: JobId("q-1".to_owned()), _dir: dir }
@@ -416,6 +417,7 @@ impl Bench {
             epoch_interval: Duration::from_millis(2),
             channel_bytes: 64,
             restart: RestartPolicy { initial: Duration::ZERO, max: Duration::ZERO, ..RestartPolicy::default() },
+            paused: false,
         }
     }
 }

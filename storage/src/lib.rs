@@ -29,8 +29,8 @@ mod store;
 
 pub use catalog::CatalogLog;
 pub use checkpoint::{
-    CheckpointInfo, CheckpointWriter, JobStore, Manifest, MergeOptions, OperatorState, RowCounts, Segment, SegmentBody,
-    SubtaskState,
+    CheckpointInfo, CheckpointWriter, JobStore, Located, Manifest, MergeOptions, OperatorState, RowCounts,
+    SavepointAbout, SavepointPlace, Segment, SegmentBody, SubtaskState, locate,
 };
 pub use error::{Result, StorageError};
 pub use fence::{Fence, OwnerInfo};

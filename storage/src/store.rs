@@ -28,6 +28,8 @@ pub(crate) use upload::Upload;
 
 /// How often a request is tried before its error is reported.
 const ATTEMPTS: u32 = 3;
+/// Bytes that are read at a time when an object is copied from store to store.
+const COPY_PIECE: u64 = 8 << 20;
 /// Pause before the second attempt; doubled for each further one, with up to as much jitter again.
 const BACK_OFF: Duration = Duration::from_millis(40);
 
@@ -223,6 +225,41 @@ impl Store {
         let location = self.location(path)?;
         let upload = self.repeat("write", path, || self.inner.objects.put_multipart(&location)).await?;
         Ok(Upload::new(self.clone(), path.to_owned(), upload, part_size))
+    }
+
+    /// Copies an object to another path or another store. Within one store, and without a local disk, the store itself
+    /// does it; on a local disk the bytes are written anew, so that what harms one copy leaves the other unharmed.
+    /// Durable when this returns.
+    pub(crate) async fn copy(&self, path: &str, to: &Self, to_path: &str) -> Result<()> {
+        if Arc::ptr_eq(&self.inner, &to.inner) && self.inner.directory.is_none() {
+            let (from, target) = (self.location(path)?, self.location(to_path)?);
+            return self.repeat("copy", path, || self.inner.objects.copy(&from, &target)).await;
+        }
+        let location = self.location(path)?;
+        let size = self.repeat("read", path, || self.inner.objects.head(&location)).await?.size;
+        let mut upload = to.upload(to_path, COPY_PIECE as usize).await?;
+        let copied = async {
+            let mut done = 0;
+            while done < size {
+                let end = size.min(done + COPY_PIECE);
+                upload.write(self.get_range(path, done..end).await?).await?;
+                done = end;
+            }
+            Ok(())
+        };
+        match copied.await {
+            Ok(()) => upload.finish().await,
+            Err(error) => {
+                let _ = upload.abort().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The path of `url` within this store, if it lies there and the store can copy objects by itself.
+    pub(crate) fn path_of(&self, url: &str) -> Option<String> {
+        let path = url.strip_prefix(&self.inner.url)?.strip_prefix('/')?;
+        (self.inner.directory.is_none() && !path.is_empty()).then(|| path.to_owned())
     }
 
     /// Create an object if there is none; `false` if there is one already. Durable when this returns.

@@ -14,5 +14,6 @@ mod it {
     pub mod properties;
     pub mod readme;
     pub mod s3;
+    pub mod savepoints;
     pub mod tables;
 }

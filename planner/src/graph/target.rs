@@ -145,7 +145,8 @@ impl Builder<'_> {
         let edge = self.keyed(input, spread, input.props.parallelism);
         let node = self.add(NewNode {
             name,
-            meaning: format!("{relation} {key:?} {upsert}"),
+            // Not the name: a query that starts from the savepoint of another has the same rows under its own.
+            meaning: format!("{key:?} {upsert}"),
             spec: OperatorSpec::Materialize(MaterializeSpec { relation: relation.to_owned(), key, upsert, forward }),
             inputs: vec![edge],
             schema: arrow_schema(&input.schema),
@@ -161,7 +162,7 @@ impl Builder<'_> {
     pub(crate) fn sink(&mut self, input: &Built, relation: &str, log: bool, inputs: Vec<Edge>) {
         self.add(NewNode {
             name: if log { format!("log {relation}") } else { format!("sink {relation}") },
-            meaning: format!("{relation} {log}"),
+            meaning: format!("{log}"),
             spec: OperatorSpec::Sink(SinkSpec {
                 relation: relation.to_owned(),
                 schema: arrow_schema(&input.schema),

@@ -178,7 +178,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         "Whether objects of old checkpoints are deleted side by side or one after the other.",
     ),
     query("execution.checkpointing.savepoint-dir", Kind::Text, "", "Where savepoints go when no place is named."),
-    only(query("execution.state-recovery.path", Kind::Text, "", "The checkpoint that a new query starts from."), &[""]),
+    query(
+        "execution.state-recovery.path",
+        Kind::Text,
+        "",
+        "URL of the savepoint or checkpoint that a new query starts from.",
+    ),
     query(
         "execution.state-recovery.claim-mode",
         Kind::Enum(&["NO_CLAIM", "CLAIM"]),

@@ -8,6 +8,7 @@ mod cursor;
 mod dml;
 mod parser;
 mod query;
+mod savepoint;
 mod session;
 mod show;
 
@@ -71,12 +72,35 @@ pub enum Statement {
         /// What is explained.
         statement: Box<Parsed>,
     },
-    /// `ALTER QUERY name PAUSE | RESUME`.
+    /// `ALTER QUERY name PAUSE | RESUME | STOP WITH SAVEPOINT …`.
     AlterQuery {
         /// The query.
         name: String,
         /// What to do with it.
         action: QueryAction,
+    },
+    /// `CREATE SAVEPOINT [name] FOR QUERY query [TO 'url']`.
+    CreateSavepoint {
+        /// The query.
+        query: String,
+        /// What it is called and where it goes.
+        target: SavepointTarget,
+    },
+    /// `DROP SAVEPOINT [IF EXISTS] name FOR QUERY query | 'url'`.
+    DropSavepoint {
+        /// Which one.
+        savepoint: DropSavepoint,
+        /// `IF EXISTS`.
+        if_exists: bool,
+    },
+    /// `RESTORE QUERY query FROM 'url' [CLAIM | NO CLAIM]`.
+    RestoreQuery {
+        /// The query.
+        query: String,
+        /// A savepoint or checkpoint.
+        url: String,
+        /// Whether it is the query's from then on, and removed.
+        claim: bool,
     },
     /// `CHECKPOINT query`.
     Checkpoint {
@@ -283,6 +307,11 @@ pub enum Show {
         /// One query, or all.
         query: Option<String>,
     },
+    /// `SHOW SAVEPOINTS [FOR QUERY q]`.
+    Savepoints {
+        /// One query, or all.
+        query: Option<String>,
+    },
     /// `SHOW CREATE [kind] name`.
     Create {
         /// What kind it is said to be.
@@ -298,12 +327,42 @@ pub enum Show {
 }
 
 /// `ALTER QUERY` actions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryAction {
     /// Take no more input until RESUME.
     Pause,
     /// Go on.
     Resume,
+    /// `STOP WITH SAVEPOINT [name] [TO 'url'] [DRAIN]`.
+    StopWithSavepoint {
+        /// What it is called and where it goes.
+        target: SavepointTarget,
+        /// Whether windows close first, as if the input had ended.
+        drain: bool,
+    },
+}
+
+/// What a savepoint is called and where it goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SavepointTarget {
+    /// Its name, if it is given one.
+    pub name: Option<String>,
+    /// The URL of its directory, if it is not to be in the usual place.
+    pub url: Option<String>,
+}
+
+/// Which savepoint is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DropSavepoint {
+    /// That of a query by its name.
+    Named {
+        /// The name.
+        name: String,
+        /// The query.
+        query: String,
+    },
+    /// The one in the directory at this URL.
+    Url(String),
 }
 
 /// `SUBSCRIBE TO relation [WITH (snapshot = false)]` or `SUBSCRIBE TO (SELECT …)`.
@@ -361,6 +420,9 @@ impl Statement {
             Self::Describe { .. } => "DESCRIBE",
             Self::Explain { .. } => "EXPLAIN",
             Self::AlterQuery { .. } => "ALTER QUERY",
+            Self::CreateSavepoint { .. } => "CREATE SAVEPOINT",
+            Self::DropSavepoint { .. } => "DROP SAVEPOINT",
+            Self::RestoreQuery { .. } => "RESTORE QUERY",
             Self::Checkpoint { .. } => "CHECKPOINT",
             Self::Set { .. } => "SET",
             Self::Reset { .. } => "RESET",

@@ -3,7 +3,7 @@
 use sqlparser::tokenizer::Token;
 
 use super::cursor::{Cursor, Source};
-use super::{ObjectKind, Parsed, QueryAction, Statement, create, dml, query, session, show};
+use super::{ObjectKind, Parsed, QueryAction, Statement, create, dml, query, savepoint, session, show};
 use crate::error::{Result, SqlError, nearest};
 
 /// First words of statements, for "did you mean".
@@ -23,6 +23,7 @@ const STARTS: &[&str] = &[
     "SUBSCRIBE",
     "COPY",
     "CHECKPOINT",
+    "RESTORE",
     "DECLARE",
     "FETCH",
     "CLOSE",
@@ -64,8 +65,11 @@ fn dispatch(mut cursor: Cursor<'_>) -> Result<Statement> {
         _ => cursor.next(),
     };
     match first.as_str() {
+        "CREATE" if cursor.eat("SAVEPOINT") => savepoint::create(cursor),
         "CREATE" => create::create(cursor),
+        "DROP" if cursor.eat("SAVEPOINT") => savepoint::drop(cursor),
         "DROP" => show::drop(cursor),
+        "RESTORE" => savepoint::restore(cursor),
         "ALTER" => alter(cursor),
         "CHECKPOINT" => {
             // QUERY is a name too: `CHECKPOINT query` alone.
@@ -137,7 +141,7 @@ fn alter(mut cursor: Cursor<'_>) -> Result<Statement> {
     if !cursor.eat("QUERY") {
         let given = cursor.found();
         return Err(SqlError::unsupported(format!("ALTER {} is not available", given.to_uppercase()))
-            .hint("ALTER QUERY name PAUSE | RESUME; to change a relation, DROP and CREATE it")
+            .hint("ALTER QUERY name PAUSE | RESUME | STOP WITH SAVEPOINT; to change a relation, DROP and CREATE it")
             .at(cursor.position()));
     }
     let name = cursor.name("the name of a query")?;
@@ -145,8 +149,10 @@ fn alter(mut cursor: Cursor<'_>) -> Result<Statement> {
         QueryAction::Pause
     } else if cursor.eat("RESUME") {
         QueryAction::Resume
+    } else if cursor.eat("STOP") {
+        savepoint::stop(&mut cursor)?
     } else {
-        return Err(cursor.expected("PAUSE or RESUME"));
+        return Err(cursor.expected("PAUSE, RESUME or STOP WITH SAVEPOINT"));
     };
     done(&cursor, Statement::AlterQuery { name, action })
 }

@@ -31,6 +31,16 @@ pub(super) fn show(mut cursor: Cursor<'_>) -> Result<Statement> {
         cursor.finish()?;
         return Ok(Statement::Show(Show::Checkpoints { query }));
     }
+    if cursor.eat("SAVEPOINTS") {
+        let query = if cursor.eat("FOR") {
+            cursor.eat("QUERY");
+            Some(cursor.name("the name of a query")?)
+        } else {
+            None
+        };
+        cursor.finish()?;
+        return Ok(Statement::Show(Show::Savepoints { query }));
+    }
     if cursor.eat("CREATE") {
         let kind = object_kind(&mut cursor);
         let name = cursor.name(&format!("the name of a {}", kind.map_or("relation", ObjectKind::name)))?;
@@ -55,7 +65,9 @@ pub(super) fn show(mut cursor: Cursor<'_>) -> Result<Statement> {
         return Ok(Statement::ShowOption { name: "transaction_isolation".into() });
     }
     if cursor.is_done() {
-        return Err(cursor.expected("STREAMS, TABLES, VIEWS, SINKS, QUERIES, CHECKPOINTS, CREATE … or an option"));
+        return Err(
+            cursor.expected("STREAMS, TABLES, VIEWS, SINKS, QUERIES, CHECKPOINTS, SAVEPOINTS, CREATE … or an option")
+        );
     }
     let name = option_name(&mut cursor)?;
     cursor.finish()?;
@@ -64,7 +76,7 @@ pub(super) fn show(mut cursor: Cursor<'_>) -> Result<Statement> {
 
 pub(super) fn drop(mut cursor: Cursor<'_>) -> Result<Statement> {
     let Some(kind) = object_kind(&mut cursor) else {
-        return Err(cursor.expected("STREAM, TABLE, MATERIALIZED VIEW, SINK or QUERY"));
+        return Err(cursor.expected("STREAM, TABLE, MATERIALIZED VIEW, SINK, QUERY or SAVEPOINT"));
     };
     let if_exists = cursor.eat("IF EXISTS");
     let mut names = Vec::new();

@@ -282,3 +282,29 @@ fn a_query_is_read_back_from_what_is_kept_of_it() {
         assert_eq!(Query::from_sql(&text).unwrap().full_sql(), text);
     }
 }
+
+#[test]
+fn savepoints_are_read() {
+    snapshot!(all(&[
+        "CREATE SAVEPOINT FOR QUERY by_carrier",
+        "create savepoint Before_Change for query public.by_carrier to 's3://bucket/savepoints/one'",
+        "CREATE SAVEPOINT one",
+        "CREATE SAVEPOINT one FOR by_carrier",
+        "CREATE SAVEPOINT one FOR QUERY by_carrier TO here",
+        "DROP SAVEPOINT one FOR QUERY by_carrier",
+        "DROP SAVEPOINT IF EXISTS 'file:///savepoints/one'",
+        "DROP SAVEPOINT one",
+        "SHOW SAVEPOINTS",
+        "SHOW SAVEPOINTS FOR QUERY by_carrier",
+        "ALTER QUERY by_carrier STOP WITH SAVEPOINT",
+        "ALTER QUERY by_carrier STOP WITH SAVEPOINT one TO '/savepoints/one' DRAIN",
+        "ALTER QUERY by_carrier STOP WITH SAVEPOINT \"drain\" DRAIN",
+        "ALTER QUERY by_carrier STOP",
+        "ALTER QUERY by_carrier START",
+        "RESTORE QUERY by_carrier FROM '/savepoints/one'",
+        "RESTORE QUERY by_carrier FROM '/savepoints/one' CLAIM",
+        "RESTORE QUERY by_carrier FROM '/savepoints/one' NO CLAIM",
+        "RESTORE QUERY by_carrier FROM one",
+        "RESTORE by_carrier FROM '/savepoints/one'",
+    ]));
+}

@@ -18,7 +18,7 @@ use crate::build::{BuiltTask, RunningSource};
 use crate::error::{Result, RuntimeError};
 use crate::fail_point::FailPoints;
 use crate::graph::{Graph, NodeIndex};
-use crate::job::{CheckpointState, JobServices, JobStatus, StopMode};
+use crate::job::{CheckpointState, JobServices, JobStatus, PinnedCheckpoint, StopMode};
 use crate::run::{Ack, Control, Run, TaskEvent, TaskId, TaskName};
 use crate::sink::SinkCommitter;
 use crate::source::SplitState;
@@ -81,7 +81,7 @@ struct Collecting {
 
 /// Whom to answer.
 enum Reply {
-    Checkpoint(oneshot::Sender<Result<CheckpointInfo>>),
+    Checkpoint(oneshot::Sender<Result<PinnedCheckpoint>>),
     Stop(oneshot::Sender<Result<Option<CheckpointInfo>>>),
 }
 
@@ -136,6 +136,8 @@ pub(crate) struct Driver {
     /// Restored from the last checkpoint of a job that had read everything.
     was_finished: bool,
     built_paused: bool,
+    /// Who waits until what was read has gone through and the job is finished.
+    draining: Vec<oneshot::Sender<Result<Option<CheckpointInfo>>>>,
 }
 
 impl Driver {
@@ -186,6 +188,7 @@ impl Driver {
             cleaning_up: false,
             next_clean_up: None,
             built_paused: paused,
+            draining: Vec::new(),
         }
     }
 
@@ -198,7 +201,7 @@ impl Driver {
         mut self,
         lineage: &mut Lineage,
         commands: &mut mpsc::UnboundedReceiver<Command>,
-        requested: Vec<oneshot::Sender<Result<CheckpointInfo>>>,
+        requested: Vec<oneshot::Sender<Result<PinnedCheckpoint>>>,
     ) -> Outcome {
         self.start();
         let requested: Vec<_> = requested.into_iter().map(|reply| self.ticket(Reply::Checkpoint(reply))).collect();
@@ -421,6 +424,11 @@ impl Driver {
     fn on_command(&mut self, command: Command, lineage: &mut Lineage) -> Option<Event> {
         match command {
             Command::Checkpoint(reply) => Some(Event::Requested(self.ticket(Reply::Checkpoint(reply)))),
+            Command::Stop(StopMode::Drain, reply) => {
+                self.draining.push(reply);
+                self.to_sources(&Control::Drain);
+                None
+            }
             Command::Stop(_, reply) => Some(Event::StopRequested(self.ticket(Reply::Stop(reply)))),
             Command::Pause(reply) => {
                 lineage.paused = true;
@@ -549,6 +557,9 @@ impl Driver {
         for checkpoint in self.collecting.keys() {
             let triggered_at_ms = self.collecting[checkpoint].triggered_at_ms;
             self.shared.record(*checkpoint, triggered_at_ms, CheckpointState::Failed { reason: reason.clone() });
+        }
+        for reply in std::mem::take(&mut self.draining) {
+            let _ = reply.send(Err(self.no_checkpoint(reason.clone())));
         }
         let tickets: Vec<_> = self.replies.keys().copied().collect();
         for ticket in tickets {

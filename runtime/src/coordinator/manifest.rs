@@ -63,6 +63,7 @@ pub(crate) fn assemble(about: &About<'_>, acks: Vec<Ack>) -> Manifest {
         last: about.last,
         query_sql: about.sql.to_owned(),
         durations: Durations { alignment_ms, snapshot_ms, upload_ms: about.upload_ms },
+        savepoint: None,
         operators: operators.collect(),
     }
 }

@@ -356,7 +356,8 @@ impl Operator for Materialize {
     }
 
     fn restore(&mut self, states: &[Vec<u8>]) -> Result<()> {
-        self.forwarded = !states.is_empty();
+        // A query that was started from another's checkpoint does not write a log because the other did.
+        self.forwarded = self.forward && !states.is_empty();
         for state in states {
             let [STATE_FORMAT, forwarded, epoch @ ..] = state.as_slice() else {
                 return Err(state_error("the operator's state"));

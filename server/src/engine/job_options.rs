@@ -30,6 +30,7 @@ pub(super) fn checkpointing(options: &Options) -> Result<CheckpointOptions, SqlE
         num_retained: count("num-retained")?,
         after_tasks_finish: options.is_on(&key("checkpoints-after-tasks-finish"))?,
         incremental: options.is_on(&key("incremental"))?,
+        ignore_unclaimed_state: options.is_on("execution.state-recovery.ignore-unclaimed-state")?,
         parallel_clean_up: options.is_on(&key("cleaner.parallel-mode"))?,
         inline_threshold: options.bytes(&key("data-inline-threshold"))?,
         merging: options.is_on(&key("file-merging.enabled"))?,

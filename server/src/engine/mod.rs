@@ -5,6 +5,7 @@
 //!
 //!   catalog.rs   what there is: durable changes, and a cheap copy for each statement
 //!   queries.rs   the running queries: start, restart with another graph, pause, drop
+//!   savepoints.rs, restore.rs   copies of checkpoints, and queries that go on from one
 //!   resolver.rs  opens what a graph names: connectors and relations' logs
 //!   views.rs     what can be read: the door between a materialization and its readers
 //!   logs.rs      keeps relations' logs short
@@ -19,6 +20,8 @@ mod job_options;
 mod logs;
 mod queries;
 mod resolver;
+mod restore;
+mod savepoints;
 mod status;
 mod views;
 
@@ -30,6 +33,7 @@ use thread_priority::{ThreadPriority, ThreadPriorityValue, set_current_thread_pr
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use weir_planner::{Catalog, ErrorKind, Planner, Relation, SqlError};
+use weir_runtime::pins::Pins;
 use weir_storage::{Fence, OwnerInfo, StateResources, Store};
 
 pub use info::{CheckpointRow, IngestReceipt, InputInfo, OperatorInfo, QueryInfo};
@@ -70,6 +74,7 @@ pub struct Engine {
     back_pressure: BackPressure,
     state: StateResources,
     batch: Batch,
+    pins: Pins,
     cpu: tokio::runtime::Handle,
     /// Owns the dataflow threads; taken at shutdown, because a runtime must not be dropped inside another.
     cpu_runtime: RwLock<Option<tokio::runtime::Runtime>>,
@@ -110,6 +115,7 @@ impl Engine {
             back_pressure: BackPressure::default(),
             state: StateResources::new(state_memory),
             batch: Batch::new(crate::config::cores() as usize, batch_memory).map_err(from_datafusion)?,
+            pins: Pins::default(),
             cpu: cpu_runtime.handle().clone(),
             cpu_runtime: RwLock::new(Some(cpu_runtime)),
             fenced: RwLock::new(None),

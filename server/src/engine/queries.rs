@@ -71,7 +71,11 @@ impl Engine {
     }
 
     /// Plans and starts the query of a catalog entry.
-    async fn start_query(self: &Arc<Self>, catalog: &Catalog, entry: &Entry) -> Result<Arc<RunningQuery>, SqlError> {
+    pub(super) async fn start_query(
+        self: &Arc<Self>,
+        catalog: &Catalog,
+        entry: &Entry,
+    ) -> Result<Arc<RunningQuery>, SqlError> {
         let relation = Arc::clone(&entry.relation);
         let job = entry.job.clone().map(JobId).ok_or_else(|| {
             SqlError::new(ErrorKind::INTERNAL, format!("\"{}\" has no job in the catalog", relation.name))
@@ -90,11 +94,10 @@ impl Engine {
             epoch_interval: job_options::epoch_interval(&options)?,
             channel_bytes: job_options::channel_bytes(&options)?,
             restart: job_options::restart_policy(&options)?,
+            paused: entry.paused,
         };
+        self.recover_state(catalog, entry, &spec.graph).await?;
         let handle = job::spawn(spec, self.job_services(&relation.name));
-        if entry.paused {
-            handle.pause().await;
-        }
         let created_at_ms = created_at(&job);
         let query = Arc::new(RunningQuery { relation, job, handle, created_at_ms });
         self.queries.running.write().insert(query.relation.name.clone(), Arc::clone(&query));
@@ -111,6 +114,7 @@ impl Engine {
             state_dir: self.config.data_dir.join("state"),
             resolver: Arc::new(EngineResolver::new(self, query)),
             views: Arc::clone(&self.views) as _,
+            pins: self.pins.clone(),
             cpu: self.cpu.clone(),
         }
     }
@@ -136,7 +140,7 @@ impl Engine {
     }
 
     /// The dataflow of a query: its SQL planned against the catalog, or for a table the upkeep of its rows.
-    fn graph_of(&self, catalog: &Catalog, entry: &Entry, options: &Options) -> Result<Graph, SqlError> {
+    pub(super) fn graph_of(&self, catalog: &Catalog, entry: &Entry, options: &Options) -> Result<Graph, SqlError> {
         let relation = &entry.relation;
         let parallelism = self.parallelism(options)?;
         match &relation.query {
@@ -166,6 +170,9 @@ impl Engine {
         }
         let with_job = has_job(&relation);
         let job = JobId::create(&name);
+        let unborn = Entry { relation: Arc::new(relation), job: Some(job.0.clone()), paused: false, forward: false };
+        self.check_recovery(&self.catalog.current(), &unborn).await?;
+        let relation = Arc::unwrap_or_clone(unborn.relation);
         let catalog = self
             .catalog
             .change(|catalog| {
@@ -186,7 +193,16 @@ impl Engine {
             let entry = catalog.entry(&name).ok_or_else(|| {
                 SqlError::new(ErrorKind::INTERNAL, format!("\"{name}\" is not in the catalog it was added to"))
             })?;
-            self.start_query(&catalog, entry).await?;
+            let entry = entry.clone();
+            if let Err(error) = self.start_query(&catalog, &entry).await {
+                // What cannot start from the state that it was to start from does not come into being.
+                if self.check_recovery(&catalog, &entry).await.is_err() {
+                    let names = vec![name.clone()];
+                    self.catalog.change(|_| Ok(CatalogChange::Drop { names })).await?;
+                    self.forget(&name, Some(&entry)).await;
+                }
+                return Err(error);
+            }
         }
         Ok(true)
     }
@@ -442,7 +458,7 @@ pub(super) fn has_job(relation: &Relation) -> bool {
 }
 
 /// When a job was created, from its id (UUID version 7 carries the time).
-fn created_at(job: &JobId) -> i64 {
+pub(super) fn created_at(job: &JobId) -> i64 {
     let unique = job.0.rsplit('-').next().unwrap_or_default();
     uuid::Uuid::try_parse(unique)
         .ok()

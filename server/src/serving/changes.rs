@@ -159,6 +159,7 @@ pub(crate) async fn follow_graph(
         channel_bytes: crate::engine::channel_bytes(options)?,
         // A reader that failed is told so; starting over would send rows twice.
         restart: RestartPolicy { max_attempts: Some(0), ..RestartPolicy::default() },
+        paused: false,
     };
     let handle = job::spawn(spec, services);
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
 //! System relations: `weir.queries`, `weir.checkpoints`, `weir.late_rows`, `weir.bad_rows`, `weir.rejected_counts`,
-//! `weir.relations`, `weir.options`.
+//! `weir.relations`, `weir.savepoints`, `weir.options`.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use weir_planner::SqlError;
 
 use crate::engine::Engine;
 use crate::error::from_datafusion;
-use crate::session::show::{batch, checkpoints_batch, queries_batch, strings};
+use crate::session::show::{batch, checkpoints_batch, queries_batch, savepoints_batch, strings};
 
 /// The schema that holds them.
 pub const SCHEMA: &str = "weir";
 
 /// Names of all system relations.
 pub const RELATIONS: &[&str] =
-    &["bad_rows", "checkpoints", "late_rows", "options", "queries", "rejected_counts", "relations"];
+    &["bad_rows", "checkpoints", "late_rows", "options", "queries", "rejected_counts", "relations", "savepoints"];
 
 /// The rows of a system relation at this moment; `None` when there is none of that name.
 pub fn rows(engine: &Arc<Engine>, name: &str) -> Result<Option<RecordBatch>, SqlError> {
@@ -26,6 +26,7 @@ pub fn rows(engine: &Arc<Engine>, name: &str) -> Result<Option<RecordBatch>, Sql
         "rejected_counts" => arrow(engine.rejected_counts())?,
         "queries" => queries_batch(&engine.queries())?,
         "checkpoints" => checkpoints_batch(&engine.checkpoints(None)?)?,
+        "savepoints" => savepoints_batch(&engine.savepoints(None))?,
         "relations" => {
             let relations = engine.relations();
             batch(vec![

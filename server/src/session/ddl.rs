@@ -149,9 +149,12 @@ impl Session {
         Ok(Outcome::Command { tag, notices })
     }
 
-    /// `ALTER QUERY q PAUSE | RESUME`.
-    pub(super) async fn alter_query(&mut self, name: &str, action: QueryAction) -> Result<Outcome, SqlError> {
-        self.engine.set_paused(name, action == QueryAction::Pause).await?;
+    /// `ALTER QUERY q PAUSE | RESUME | STOP WITH SAVEPOINT …`.
+    pub(super) async fn alter_query(&mut self, name: &str, action: &QueryAction) -> Result<Outcome, SqlError> {
+        if let QueryAction::StopWithSavepoint { target, drain } = action {
+            return self.stop_with_savepoint(name, target, *drain).await;
+        }
+        self.engine.set_paused(name, *action == QueryAction::Pause).await?;
         Ok(Outcome::command("ALTER QUERY"))
     }
 

@@ -10,6 +10,7 @@ mod ddl;
 mod dml;
 mod explain;
 mod query;
+mod savepoints;
 mod settings;
 pub(crate) mod show;
 
@@ -136,7 +137,10 @@ impl Session {
             Statement::ShowAllOptions => self.show_all_options(),
             Statement::Describe { name } => self.describe_relation(name, "DESCRIBE"),
             Statement::Explain { analyze, statement } => self.explain(*analyze, statement).await,
-            Statement::AlterQuery { name, action } => self.alter_query(name, *action).await,
+            Statement::AlterQuery { name, action } => self.alter_query(name, action).await,
+            Statement::CreateSavepoint { query, target } => self.create_savepoint(query, target).await,
+            Statement::DropSavepoint { savepoint, if_exists } => self.drop_savepoint(savepoint, *if_exists).await,
+            Statement::RestoreQuery { query, url, claim } => self.restore_query(query, url, *claim).await,
             Statement::Checkpoint { query } => self.checkpoint(query).await,
             Statement::Set { name, value } => self.set_option(name, value.as_deref()),
             Statement::Reset { name } => self.reset_option(name.as_deref()),

@@ -6,7 +6,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
 use weir_planner::statement::{ObjectKind, Show};
-use weir_planner::{ErrorKind, Relation, RelationKind, SqlError};
+use weir_planner::{ErrorKind, Relation, RelationKind, Savepoint, SqlError};
 
 use super::{Outcome, Session};
 use crate::engine::{CheckpointRow, QueryInfo};
@@ -18,6 +18,7 @@ impl Session {
             Show::Objects(ObjectKind::Query) => queries_batch(&self.engine.queries())?,
             Show::Objects(kind) => self.objects(*kind)?,
             Show::Checkpoints { query } => checkpoints_batch(&self.engine.checkpoints(query.as_deref())?)?,
+            Show::Savepoints { query } => savepoints_batch(&self.engine.savepoints(query.as_deref()))?,
             Show::Create { kind, name } => self.show_create(*kind, name)?,
             Show::Columns { relation } => return self.describe_relation(relation, "SHOW"),
         };
@@ -136,6 +137,20 @@ pub(crate) fn checkpoints_batch(rows: &[CheckpointRow]) -> Result<RecordBatch, S
         ("total_bytes", counts(rows.iter().map(|r| r.total_bytes))),
         ("objects", counts(rows.iter().map(|r| r.objects))),
         ("note", optional_strings(rows.iter().map(|r| r.note.clone()))),
+    ])
+}
+
+/// `SHOW SAVEPOINTS` and `weir.savepoints`.
+pub(crate) fn savepoints_batch(savepoints: &[Savepoint]) -> Result<RecordBatch, SqlError> {
+    batch(vec![
+        ("query", strings(savepoints.iter().map(|s| s.query.clone()))),
+        ("name", optional_strings(savepoints.iter().map(|s| s.name.clone()))),
+        ("url", strings(savepoints.iter().map(|s| s.url.clone()))),
+        ("checkpoint", counts(savepoints.iter().map(|s| Some(s.checkpoint)))),
+        ("created_at", times(savepoints.iter().map(|s| Some(s.created_at_ms)))),
+        ("bytes", counts(savepoints.iter().map(|s| Some(s.bytes)))),
+        ("objects", counts(savepoints.iter().map(|s| Some(s.objects)))),
+        ("job", strings(savepoints.iter().map(|s| s.job.clone()))),
     ])
 }
 

@@ -20,6 +20,8 @@ use crate::{CheckpointId, JobId};
 
 /// Bytes asked for by one request when a segment is downloaded into a file.
 const DOWNLOAD: u64 = 8 << 20;
+/// The manifest of a savepoint, relative to its directory.
+pub(super) const SAVEPOINT_MANIFEST: &str = "_metadata";
 /// A local staging file this old belongs to no write any more.
 const STALE_STAGING: Duration = Duration::from_secs(3600);
 
@@ -32,6 +34,16 @@ pub struct JobStore {
     directory: String,
     fence: Option<Arc<Fence>>,
     parallel_deletes: bool,
+    layout: Layout,
+}
+
+/// How a directory holds its checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// A job's: `chk-N/_metadata` for each.
+    Job,
+    /// A savepoint's: one, `_metadata`.
+    Savepoint,
 }
 
 /// A completed checkpoint, as it is shown to people.
@@ -83,7 +95,8 @@ impl CheckpointInfo {
             if !ranges.insert((path, offset)) {
                 continue;
             }
-            if checkpoint_of(path) == Some(manifest.checkpoint) {
+            // A savepoint has all of its objects to itself.
+            if manifest.savepoint.is_some() || checkpoint_of(path) == Some(manifest.checkpoint) {
                 new_objects.insert(path);
                 new_bytes += length;
             } else {
@@ -151,12 +164,28 @@ impl JobStore {
     /// The directory of `job`, for looking at. Writing to it is not fenced.
     pub fn read_only(store: &Store, job: &JobId) -> Self {
         let directory = format!("jobs/{}/", path_part(&job.0));
-        Self { store: store.clone(), job: job.clone(), directory, fence: None, parallel_deletes: true }
+        Self {
+            store: store.clone(),
+            job: job.clone(),
+            directory,
+            fence: None,
+            parallel_deletes: true,
+            layout: Layout::Job,
+        }
     }
 
     /// A job's directory found by looking: `directory` ends with a slash, or is empty if `store` points at it.
     pub(super) fn in_directory(store: &Store, job: JobId, directory: String) -> Self {
-        Self { store: store.clone(), job, directory, fence: None, parallel_deletes: true }
+        Self { store: store.clone(), job, directory, fence: None, parallel_deletes: true, layout: Layout::Job }
+    }
+
+    /// A savepoint's directory, named in the same way.
+    pub(super) fn of_savepoint(store: &Store, job: JobId, directory: String) -> Self {
+        Self { layout: Layout::Savepoint, ..Self::in_directory(store, job, directory) }
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// Whose directory it is.
@@ -176,7 +205,7 @@ impl JobStore {
 
     /// Absolute URL of a checkpoint's manifest.
     pub fn manifest_url(&self, id: CheckpointId) -> String {
-        self.absolute(&manifest_path(id))
+        self.absolute(&self.manifest_path(id))
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -193,7 +222,7 @@ impl JobStore {
         CheckpointWriter::new(&self.store, &self.job, self.directory.clone(), id, options, contributors)
     }
 
-    async fn check_fence(&self) -> Result<()> {
+    pub(super) async fn check_fence(&self) -> Result<()> {
         match &self.fence {
             Some(fence) => fence.check().await,
             None => Ok(()),
@@ -204,7 +233,7 @@ impl JobStore {
     pub async fn complete(&self, manifest: &Manifest) -> Result<CheckpointInfo> {
         let bytes = manifest.to_bytes()?;
         self.check_fence().await?;
-        let path = manifest_path(manifest.checkpoint);
+        let path = self.manifest_path(manifest.checkpoint);
         if !self.store.create(&self.path(&path), bytes).await? {
             return Err(StorageError::Conflict {
                 url: self.absolute(&path),
@@ -220,6 +249,11 @@ impl JobStore {
 
     /// All completed checkpoints in order.
     pub async fn list(&self) -> Result<Vec<CheckpointId>> {
+        if self.layout == Layout::Savepoint {
+            let found = self.store.get_if_exists(&self.path(SAVEPOINT_MANIFEST)).await?;
+            let manifest = found.map(|bytes| Manifest::from_bytes(&bytes, &self.absolute(SAVEPOINT_MANIFEST)));
+            return Ok(manifest.transpose()?.into_iter().map(|manifest| manifest.checkpoint).collect());
+        }
         let directories = self.store.list_directories(self.directory.trim_end_matches('/')).await?;
         let mut ids: Vec<_> =
             directories.iter().filter_map(|name| name.strip_prefix("chk-")?.parse().ok().map(CheckpointId)).collect();
@@ -227,7 +261,7 @@ impl JobStore {
         let mut complete = Vec::with_capacity(ids.len());
         for id in ids {
             // A directory says nothing; on a local disk an interrupted write leaves one.
-            if self.store.exists(&self.path(&manifest_path(id))).await? {
+            if self.store.exists(&self.path(&self.manifest_path(id))).await? {
                 complete.push(id);
             }
         }
@@ -236,7 +270,7 @@ impl JobStore {
 
     /// A checkpoint's manifest.
     pub async fn read(&self, id: CheckpointId) -> Result<Manifest> {
-        let path = self.path(&manifest_path(id));
+        let path = self.path(&self.manifest_path(id));
         let url = self.store.absolute(&path);
         let bytes = self.store.get(&path).await.map_err(|e| match e.is_not_found() {
             true => StorageError::Missing { url: url.clone(), needed_by: format!("checkpoint {id} of {}", self.job) },
@@ -345,7 +379,7 @@ impl JobStore {
         let freed_bytes = listing.objects.iter().filter(|o| objects.contains(&o.path)).map(|o| o.size).sum();
         let report = CleanUpReport { manifests: manifests.clone(), objects: objects.len(), freed_bytes, kept_orphans };
         let paths = |relative: Vec<String>| relative.iter().map(|path| self.path(path)).collect();
-        self.delete(paths(manifests.iter().map(|id| manifest_path(*id)).collect())).await?;
+        self.delete(paths(manifests.iter().map(|id| self.manifest_path(*id)).collect())).await?;
         self.delete(paths(objects)).await?;
         self.store.remove_stale_staging(&prefix, STALE_STAGING).await?;
         Ok(report)
@@ -354,13 +388,21 @@ impl JobStore {
     /// Remove the job's directory: the query was dropped.
     pub async fn delete_all(&self) -> Result<()> {
         self.check_fence().await?;
-        let manifests = self.list().await?.into_iter().map(|id| self.path(&manifest_path(id))).collect();
+        let manifests = self.list().await?.into_iter().map(|id| self.path(&self.manifest_path(id))).collect();
         self.delete(manifests).await?;
         let rest = self.store.list(self.directory.trim_end_matches('/')).await?;
         self.delete(rest.into_iter().map(|object| object.path).collect()).await
     }
 
-    async fn delete(&self, paths: Vec<String>) -> Result<()> {
+    /// A checkpoint's manifest, relative to the directory.
+    fn manifest_path(&self, id: CheckpointId) -> String {
+        match self.layout {
+            Layout::Job => format!("chk-{id}/_metadata"),
+            Layout::Savepoint => SAVEPOINT_MANIFEST.to_owned(),
+        }
+    }
+
+    pub(super) async fn delete(&self, paths: Vec<String>) -> Result<()> {
         if self.parallel_deletes {
             return self.store.delete_many(paths).await;
         }
@@ -369,11 +411,6 @@ impl JobStore {
         }
         Ok(())
     }
-}
-
-/// A checkpoint's manifest, relative to the job's directory.
-pub(super) fn manifest_path(id: CheckpointId) -> String {
-    format!("chk-{id}/_metadata")
 }
 
 #[cfg(test)]

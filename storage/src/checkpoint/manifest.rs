@@ -4,6 +4,8 @@
 //! Unknown fields are ignored, so that an older Weir reads what a newer one added; a change that this cannot cover
 //! raises `format`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +45,27 @@ pub struct Manifest {
     /// Where its time went.
     #[serde(default)]
     pub durations: Durations,
+    /// What is said of a savepoint only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub savepoint: Option<SavepointAbout>,
     /// State by operator.
     pub operators: Vec<OperatorState>,
+}
+
+/// What a savepoint says besides what it has of the checkpoint that it is a copy of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavepointAbout {
+    /// The query that it was taken of.
+    pub query: String,
+    /// The name that it was given, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// When it was asked for, in milliseconds since 1970.
+    pub created_at_ms: i64,
+    /// The logs in which its sources stand: lineage by relation. A relation that was dropped and created anew has
+    /// another log, in which the same position means nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, JobId>,
 }
 
 /// Where a checkpoint's time went, in milliseconds.
@@ -174,11 +195,28 @@ impl SubtaskState {
         own.chain(self.keyed.iter().flat_map(KeyedSnapshot::segments))
     }
 
+    /// The same, to be changed.
+    fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
+        let own = self.operator_state.iter_mut().chain(&mut self.in_flight).chain(&mut self.rejected);
+        own.chain(self.keyed.iter_mut().flat_map(|keyed| &mut keyed.files).map(|file| &mut file.segment))
+    }
+
     /// Bytes that stand in the manifest besides segments.
     fn embedded_bytes(&self) -> u64 {
         let committables: usize = self.committables.iter().map(|c| c.0.len()).sum();
         let splits = if self.source_splits.is_null() { 0 } else { self.source_splits.to_string().len() };
         (committables + splits + self.sink_state.len()) as u64
+    }
+}
+
+impl OperatorState {
+    /// Whether anything would be lost if no operator took it up.
+    pub fn has_state(&self) -> bool {
+        let held = |state: &SubtaskState| {
+            let held = state.operator_state.is_some() || state.keyed.is_some() || state.in_flight.is_some();
+            held || !state.source_splits.is_null()
+        };
+        self.subtasks.iter().any(held)
     }
 }
 
@@ -192,6 +230,23 @@ impl Manifest {
     /// All segments that restoring needs.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.operators.iter().flat_map(|o| &o.subtasks).flat_map(SubtaskState::segments)
+    }
+
+    /// The objects that restoring needs, each once, relative to the job's directory.
+    pub fn objects(&self) -> BTreeSet<&str> {
+        self.segments().filter_map(Segment::object).collect()
+    }
+
+    /// Names objects that were copied by their new names.
+    pub(super) fn relocate(&mut self, new_names: &BTreeMap<String, String>) {
+        let subtasks = self.operators.iter_mut().flat_map(|operator| &mut operator.subtasks);
+        for segment in subtasks.flat_map(SubtaskState::segments_mut) {
+            if let Segment::Object { path, .. } = segment
+                && let Some(new_name) = new_names.get(path)
+            {
+                path.clone_from(new_name);
+            }
+        }
     }
 
     /// Bytes of state inside the manifest itself.
@@ -285,6 +340,7 @@ pub(crate) mod tests {
             query_sql: "CREATE MATERIALIZED VIEW by_carrier AS SELECT carrier, count(*) FROM flights GROUP BY carrier"
                 .into(),
             durations: Durations { alignment_ms: 3, snapshot_ms: 4, upload_ms: 20 },
+            savepoint: None,
             operators: vec![
                 operator("source-1", "flights", source),
                 operator("aggregate-1", "count(*) by carrier", keyed),
@@ -332,6 +388,30 @@ pub(crate) mod tests {
         let json = serde_json::to_vec(&serde_json::json!({"format": 9, "something": "else"})).unwrap();
         let error = Manifest::from_bytes(&sealed(json), "s3://b/chk-1/_metadata").unwrap_err().to_string();
         assert!(error.contains("s3://b/chk-1/_metadata") && error.contains("format 9"), "{error}");
+    }
+
+    #[test]
+    fn what_a_savepoint_says_stands_in_its_manifest_alone() {
+        let about = SavepointAbout {
+            query: "by_carrier".into(),
+            name: None,
+            created_at_ms: 5,
+            inputs: [("flights".to_owned(), JobId("flights-1".into()))].into(),
+        };
+        let json = r#"{"query":"by_carrier","created_at_ms":5,"inputs":{"flights":"flights-1"}}"#;
+        assert_eq!(serde_json::to_string(&about).unwrap(), json);
+        let manifest = Manifest { savepoint: Some(about), ..example() };
+        assert_eq!(Manifest::from_bytes(&manifest.to_bytes().unwrap(), "u").unwrap(), manifest);
+    }
+
+    #[test]
+    fn every_object_takes_its_new_name() {
+        let mut manifest = example();
+        let names: BTreeMap<String, String> =
+            manifest.objects().into_iter().map(|path| (path.to_owned(), format!("{path}-copy"))).collect();
+        assert_eq!(names.len(), 2);
+        manifest.relocate(&names);
+        assert_eq!(manifest.objects(), names.values().map(String::as_str).collect());
     }
 
     #[test]

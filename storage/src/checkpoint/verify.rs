@@ -1,15 +1,17 @@
 //! Looking at checkpoints from outside: list them, show one, verify that everything it names is there and unharmed.
 //!
-//! The URL may be that of a store, of a job's directory, or of one checkpoint (`…/chk-13` or its `_metadata`).
+//! The URL may be that of a store, of a job's directory, of one checkpoint (`…/chk-13` or its `_metadata`), or of a
+//! savepoint.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
 
-use super::job_store::{CheckpointInfo, JobStore};
+use super::job_store::{CheckpointInfo, JobStore, SAVEPOINT_MANIFEST};
 use super::manifest::Manifest;
 use super::merged_file::{MergedFileIndex, TRAILER};
+use super::savepoint::{SAVEPOINTS, locate};
 use super::segment::Segment;
 use crate::error::{Result, StorageError};
 use crate::store::Store;
@@ -60,12 +62,14 @@ impl std::fmt::Display for Problem {
 }
 
 /// What a URL points at.
-struct Target {
-    jobs: Vec<JobStore>,
-    only: Option<CheckpointId>,
+pub(super) struct Target {
+    pub(super) jobs: Vec<JobStore>,
+    pub(super) only: Option<CheckpointId>,
+    /// Whether there is data, but nothing that says what it is.
+    unfinished: bool,
 }
 
-async fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Target> {
+pub(super) async fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Target> {
     let trimmed = url.trim_end_matches('/');
     let trimmed = trimmed.strip_suffix("/_metadata").unwrap_or(trimmed);
     let (base, only) = match trimmed.rsplit_once('/') {
@@ -77,23 +81,36 @@ async fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Target
     };
     let store = Store::open_existing(base, options)?;
     let names = store.list_directories("").await?;
+    let name = || store.url().rsplit('/').next().unwrap_or_default().to_owned();
+    if only.is_none() && store.exists(SAVEPOINT_MANIFEST).await? {
+        let savepoint = JobStore::of_savepoint(&store, JobId(name()), String::new());
+        return Ok(Target { jobs: vec![savepoint], only, unfinished: false });
+    }
     let is_job = only.is_some() || names.iter().any(|name| name.starts_with("chk-") || name == "data");
     let jobs = if is_job {
-        let name = store.url().rsplit('/').next().unwrap_or_default().to_owned();
-        vec![JobStore::in_directory(&store, JobId(name), String::new())]
-    } else if names.iter().any(|name| name == "jobs") {
+        vec![JobStore::in_directory(&store, JobId(name()), String::new())]
+    } else if names.iter().any(|name| name == "jobs" || name == SAVEPOINTS) {
         let jobs = store.list_directories("jobs").await?;
         let open = |job: String| JobStore::in_directory(&store, JobId(job.clone()), format!("jobs/{job}/"));
-        jobs.into_iter().map(open).collect()
+        let mut jobs: Vec<_> = jobs.into_iter().map(open).collect();
+        for name in store.list_directories(SAVEPOINTS).await? {
+            let directory = format!("{SAVEPOINTS}/{name}/");
+            // What a crash left of a savepoint that was never complete is none.
+            if store.exists(&format!("{directory}{SAVEPOINT_MANIFEST}")).await? {
+                jobs.push(JobStore::of_savepoint(&store, JobId(name), directory));
+            }
+        }
+        jobs
     } else if names.is_empty() || names.iter().any(|name| name == "fence" || name == "catalog") {
         Vec::new()
     } else {
         return Err(StorageError::BadUrl {
             url: url.to_owned(),
-            reason: "it is neither a store of Weir, nor a job's directory, nor a checkpoint".to_owned(),
+            reason: "it is neither a store of Weir, nor a job's directory, a checkpoint or a savepoint".to_owned(),
         });
     };
-    Ok(Target { jobs, only })
+    let unfinished = is_job && only.is_none() && !names.iter().any(|name| name.starts_with("chk-"));
+    Ok(Target { jobs, only, unfinished })
 }
 
 /// All completed checkpoints below a URL, by job and number. Unreadable manifests are an error; [`verify`] tells more.
@@ -111,20 +128,7 @@ pub async fn list(url: &str, options: &BTreeMap<String, String>) -> Result<Vec<(
 
 /// The manifest at a URL: that of a checkpoint, or the newest one of a job's directory.
 pub async fn show(url: &str, options: &BTreeMap<String, String>) -> Result<Manifest> {
-    let target = resolve(url, options).await?;
-    let [job] = target.jobs.as_slice() else {
-        return Err(StorageError::BadUrl {
-            url: url.to_owned(),
-            reason: format!("{} jobs are below it; name one of them, or one of its checkpoints", target.jobs.len()),
-        });
-    };
-    match target.only {
-        Some(id) => job.read(id).await,
-        None => job.latest().await?.ok_or_else(|| StorageError::Missing {
-            url: format!("{}/chk-…/_metadata", job.url()),
-            needed_by: "showing its newest checkpoint".to_owned(),
-        }),
-    }
+    Ok(locate(url, options).await?.manifest)
 }
 
 async fn ids(job: &JobStore, only: Option<CheckpointId>) -> Result<Vec<CheckpointId>> {
@@ -138,9 +142,24 @@ async fn ids(job: &JobStore, only: Option<CheckpointId>) -> Result<Vec<Checkpoin
 pub async fn verify(url: &str, options: &BTreeMap<String, String>) -> Result<VerifyReport> {
     let target = resolve(url, options).await?;
     let mut report = VerifyReport::default();
+    if target.unfinished {
+        let reason = "it holds data, but no manifest: what was to be written there was never complete".to_owned();
+        report.problems.push(Problem { url: url.to_owned(), needed_by: Vec::new(), reason });
+    }
     for job in &target.jobs {
         let mut needed: BTreeMap<String, Needed> = BTreeMap::new();
-        for id in ids(job, target.only).await? {
+        let ids = match ids(job, target.only).await {
+            Ok(ids) => ids,
+            // Only its manifest tells a savepoint's number.
+            Err(error @ StorageError::Corrupt { .. }) => {
+                let url = job.absolute(SAVEPOINT_MANIFEST);
+                report.problems.push(Problem { url: url.clone(), needed_by: vec![], reason: reason(error)? });
+                report.checkpoints.push(url);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        for id in ids {
             let url = job.manifest_url(id);
             match job.read(id).await {
                 Ok(manifest) => collect(&manifest, &url, &mut needed),

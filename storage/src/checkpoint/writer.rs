@@ -506,7 +506,7 @@ fn shorter(path: &Path, length: u64) -> StorageError {
 }
 
 /// Where an object of `checkpoint` lies, relative to the job's directory.
-fn object_path(checkpoint: CheckpointId, unique: &str) -> String {
+pub(super) fn object_path(checkpoint: CheckpointId, unique: &str) -> String {
     format!("data/chk-{checkpoint}-{unique}")
 }
 

@@ -9,7 +9,7 @@ use super::super::manifest::{About, assemble, splits_of};
 use super::super::{Action, Kind, Ticket};
 use super::{Collecting, Done, Driver, Outcome, Reply, commit};
 use crate::error::RuntimeError;
-use crate::job::CheckpointState;
+use crate::job::{CheckpointState, PinnedCheckpoint};
 use crate::message::{Alignment, Barrier};
 use crate::options::{CheckpointMode, CheckpointOptions};
 use crate::run::Control;
@@ -21,11 +21,13 @@ impl Driver {
             Action::Trigger { checkpoint, kind } => self.trigger(checkpoint, kind, lineage),
             Action::WriteManifest { checkpoint, kind } => self.write_manifest(checkpoint, kind),
             Action::Commit { checkpoint } => self.commit(checkpoint),
-            Action::Complete { checkpoint, tickets, .. } => self.complete(checkpoint, &tickets),
+            Action::Complete { checkpoint, kind, tickets } => self.complete(checkpoint, kind, &tickets),
             Action::Abort { checkpoint, reason, tickets } => self.abort(checkpoint, &reason, &tickets).await,
             Action::CleanUp { retained, in_progress } => {
-                self.retained.retain(|id, _| retained.contains(id));
-                self.clean_up(retained.into_iter().collect(), in_progress);
+                // What is being copied stays until a later clean-up.
+                let pinned = self.services.pins.of(&self.shared.spec.id);
+                self.retained.retain(|id, _| retained.contains(id) || pinned.contains(id));
+                self.clean_up(self.retained.keys().copied().collect(), in_progress);
             }
             Action::Fail { reason } => {
                 return Some(Outcome::Failed(RuntimeError::Checkpoint { query: self.query().to_owned(), reason }));
@@ -114,7 +116,7 @@ impl Driver {
         });
     }
 
-    fn complete(&mut self, checkpoint: CheckpointId, tickets: &[Ticket]) {
+    fn complete(&mut self, checkpoint: CheckpointId, kind: Kind, tickets: &[Ticket]) {
         self.run.close(checkpoint);
         self.to_all(&Control::Completed(checkpoint));
         let collected = self.collecting.remove(&checkpoint);
@@ -129,9 +131,17 @@ impl Driver {
         self.shared.record(checkpoint, info.triggered_at_ms, CheckpointState::Completed(info.clone()));
         for ticket in tickets {
             match self.replies.remove(ticket) {
-                Some(Reply::Checkpoint(reply)) => drop(reply.send(Ok(info.clone()))),
+                Some(Reply::Checkpoint(reply)) => {
+                    let pin = self.services.pins.pin(&self.shared.spec.id, checkpoint);
+                    let _ = reply.send(Ok(PinnedCheckpoint { info: info.clone(), pin }));
+                }
                 Some(Reply::Stop(reply)) => drop(reply.send(Ok(Some(info.clone())))),
                 None => {}
+            }
+        }
+        if kind == Kind::Final {
+            for reply in std::mem::take(&mut self.draining) {
+                let _ = reply.send(Ok(Some(info.clone())));
             }
         }
     }
