@@ -5,19 +5,17 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
-use datafusion::dataframe::DataFrame;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionState;
-use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{StreamExt, stream};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{DATABASE, yielding};
@@ -82,41 +80,35 @@ impl Drop for Batch {
 /// Where the queries of a context compute; an extension of its configuration.
 struct Threads(Handle);
 
-/// Runs `frame` on the threads of batch queries, for as long as somebody holds its rows.
-pub(crate) async fn compute(frame: DataFrame) -> Result<SendableRecordBatchStream> {
-    let (state, plan) = frame.into_parts();
-    let threads = state.config().get_extension::<Threads>();
-    let frame = DataFrame::new(state, plan);
-    match threads {
-        Some(threads) => compute_on(&threads.0, frame).await,
-        None => frame.execute_stream().await,
+/// Runs a plan on the threads of batch queries, for as long as somebody holds its rows.
+///
+/// # Errors
+///
+/// When the plan cannot be started; what fails later is in the rows.
+pub(crate) fn compute(plan: Arc<dyn ExecutionPlan>, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    match context.session_config().get_extension::<Threads>() {
+        Some(threads) => Ok(compute_on(&threads.0, plan, context)),
+        None => execute_stream(plan, context),
     }
 }
 
-async fn compute_on(threads: &Handle, frame: DataFrame) -> Result<SendableRecordBatchStream> {
-    let (told, schema) = oneshot::channel();
+fn compute_on(threads: &Handle, plan: Arc<dyn ExecutionPlan>, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+    let schema = plan.schema();
     let (filled, batches) = mpsc::channel(AHEAD);
     let task = AbortOnDropHandle::new(threads.spawn(async move {
-        let mut rows = match frame.execute_stream().await {
+        let mut rows = match execute_stream(plan, context) {
             Ok(rows) => rows,
             Err(error) => {
-                let _ = told.send(Err(error));
+                let _ = filled.send(Err(error)).await;
                 return;
             }
         };
-        if told.send(Ok(rows.schema())).is_err() {
-            return;
-        }
         while let Some(batch) = rows.next().await {
             if filled.send(batch).await.is_err() {
                 return;
             }
         }
     }));
-    let schema: SchemaRef = match schema.await {
-        Ok(schema) => schema?,
-        Err(_) => return Err(ended_early(task).await),
-    };
     let rows = stream::unfold(Some((batches, task)), |state| async {
         let (mut batches, task) = state?;
         match batches.recv().await {
@@ -125,14 +117,7 @@ async fn compute_on(threads: &Handle, frame: DataFrame) -> Result<SendableRecord
             None => task.await.err().map(|fault| (Err(DataFusionError::ExecutionJoin(Box::new(fault))), None)),
         }
     });
-    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
-}
-
-async fn ended_early(task: AbortOnDropHandle<()>) -> DataFusionError {
-    match task.await {
-        Err(fault) => DataFusionError::ExecutionJoin(Box::new(fault)),
-        Ok(()) => DataFusionError::Internal("a query ended before it told its columns".to_owned()),
-    }
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
 #[cfg(test)]
@@ -142,29 +127,25 @@ mod tests {
 
     use super::*;
 
-    fn context(batch: &Batch) -> SessionContext {
-        SessionContext::new_with_state(batch.state().clone())
+    async fn rows(batch: &Batch, sql: &str) -> SendableRecordBatchStream {
+        let context = SessionContext::new_with_state(batch.state().clone());
+        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        compute(plan, context.task_ctx()).unwrap()
     }
 
     #[tokio::test]
     async fn rows_come_from_threads_of_their_own() {
         let batch = Batch::new(2, 64 << 20).unwrap();
-        let frame = context(&batch).sql("SELECT value FROM generate_series(1, 100000)").await.unwrap();
-        let rows: usize = compute(frame)
-            .await
-            .unwrap()
-            .map_ok(|b| b.num_rows())
-            .try_fold(0, |a, b| async move { Ok(a + b) })
-            .await
-            .unwrap();
-        assert_eq!(rows, 100_000);
+        let rows: Vec<_> =
+            rows(&batch, "SELECT value FROM generate_series(1, 100000)").await.try_collect().await.unwrap();
+        assert_eq!(rows.iter().map(|b| b.num_rows()).sum::<usize>(), 100_000);
     }
 
     #[tokio::test]
     async fn an_error_on_the_way_is_told() {
         let batch = Batch::new(1, 64 << 20).unwrap();
-        let frame = context(&batch).sql("SELECT 10 / (5000 - value) FROM generate_series(1, 100000)").await.unwrap();
-        let rows: Result<Vec<_>> = compute(frame).await.unwrap().try_collect().await;
+        let sql = "SELECT 10 / (5000 - value) FROM generate_series(1, 100000)";
+        let rows: Result<Vec<_>> = rows(&batch, sql).await.try_collect().await;
         assert!(rows.unwrap_err().to_string().to_lowercase().contains("zero"));
     }
 
@@ -172,8 +153,7 @@ mod tests {
     async fn memory_has_a_limit() {
         let batch = Batch::new(1, 1 << 20).unwrap();
         let sql = "SELECT array_agg(value) FROM generate_series(1, 3000000)";
-        let frame = context(&batch).sql(sql).await.unwrap();
-        let rows: Result<Vec<_>> = compute(frame).await.unwrap().try_collect().await;
+        let rows: Result<Vec<_>> = rows(&batch, sql).await.try_collect().await;
         assert!(matches!(rows.unwrap_err().find_root(), DataFusionError::ResourcesExhausted(_)));
     }
 
@@ -182,10 +162,8 @@ mod tests {
     async fn a_dropped_query_is_given_up() {
         let batch = Batch::new(1, 64 << 20).unwrap();
         let endless = "SELECT count(*) FROM generate_series(1, 1000000) a CROSS JOIN generate_series(1, 1000000) b";
-        let rows = compute(context(&batch).sql(endless).await.unwrap()).await.unwrap();
-        drop(rows);
-        let frame = context(&batch).sql("SELECT 1").await.unwrap();
-        let rows: Vec<_> = compute(frame).await.unwrap().try_collect().await.unwrap();
+        drop(rows(&batch, endless).await);
+        let rows: Vec<_> = rows(&batch, "SELECT 1").await.try_collect().await.unwrap();
         assert_eq!(rows[0].num_rows(), 1);
     }
 }

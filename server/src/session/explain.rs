@@ -10,6 +10,7 @@ use super::query::plan;
 use super::show::{batch, strings};
 use super::{Outcome, Session};
 use crate::error::from_datafusion;
+use crate::serving::compute;
 
 impl Session {
     pub(super) async fn explain(&mut self, analyze: bool, parsed: &Parsed) -> Result<Outcome, SqlError> {
@@ -79,8 +80,7 @@ impl Session {
         let logical = plan(&context, &query.ast).await?;
         let physical = context.state().create_physical_plan(&logical).await.map_err(from_datafusion)?;
         let text = if analyze {
-            let rows = datafusion::physical_plan::execute_stream(physical.clone(), context.task_ctx())
-                .map_err(from_datafusion)?;
+            let rows = compute(physical.clone(), context.task_ctx()).map_err(from_datafusion)?;
             rows.try_for_each(|_| async { Ok(()) }).await.map_err(from_datafusion)?;
             datafusion::physical_plan::display::DisplayableExecutionPlan::with_metrics(physical.as_ref())
                 .indent(false)

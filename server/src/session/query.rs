@@ -8,7 +8,7 @@ use datafusion::common::ParamValues;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement as DfStatement;
 use futures::StreamExt;
@@ -138,8 +138,8 @@ pub(super) async fn run(
     context: &SessionContext,
     plan: LogicalPlan,
 ) -> Result<(SchemaRef, SendableRecordBatchStream), SqlError> {
-    let frame = DataFrame::new(context.state(), plan);
-    let rows = compute(frame).await.map_err(from_datafusion)?;
+    let plan = context.state().create_physical_plan(&plan).await.map_err(from_datafusion)?;
+    let rows = compute(plan, context.task_ctx()).map_err(from_datafusion)?;
     match shown(&rows.schema()) {
         Some(schema) => Ok((Arc::clone(&schema), with_schema(rows, schema))),
         None => Ok((rows.schema(), rows)),
