@@ -12,7 +12,7 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use weir_storage::OperatorUid;
+use weir_storage::{Manifest, OperatorUid};
 
 use crate::error::Result;
 use crate::sink::Sink;
@@ -33,11 +33,28 @@ pub struct Graph {
     pub max_parallelism: u16,
 }
 
+impl Graph {
+    /// Operators that `manifest` has under the name of an earlier build keep that name, in this query for good: so do the
+    /// tables of keys and the rows in flight that refer to it.
+    pub fn keep_names_of(&mut self, manifest: &Manifest) {
+        let known = |uid: &OperatorUid| manifest.operators.iter().any(|operator| operator.uid == *uid);
+        for node in &mut self.nodes {
+            if !known(&node.uid)
+                && let Some(former) = node.former_uid.take_if(|former| known(former))
+            {
+                node.uid = former;
+            }
+        }
+    }
+}
+
 /// An operator of the graph.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// Stable name, derived from the plan's meaning.
     pub uid: OperatorUid,
+    /// What earlier builds named it, where that differs: checkpoints of theirs are found by it.
+    pub former_uid: Option<OperatorUid>,
     /// What a person reads in EXPLAIN and the dashboard: `filter dep_delay > 60`.
     pub name: String,
     /// What it does.

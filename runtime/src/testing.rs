@@ -60,6 +60,7 @@ fn request(relation: &str) -> SourceRequest {
 pub(crate) fn node(name: &str, spec: OperatorSpec, parallelism: u32, inputs: Vec<Edge>) -> Node {
     Node {
         uid: OperatorUid(format!("uid-{name}")),
+        former_uid: None,
         name: name.to_owned(),
         spec,
         parallelism,

@@ -11,6 +11,7 @@ mod it {
     pub mod docs;
     pub mod flights;
     pub mod logs;
+    pub mod older_builds;
     pub mod properties;
     pub mod readme;
     pub mod s3;

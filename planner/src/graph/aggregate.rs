@@ -50,6 +50,7 @@ impl Builder<'_> {
                 meanings(&aggregate.aggr_expr),
                 self.emit
             ),
+            former_meaning: None,
             spec: OperatorSpec::Aggregate(AggregateSpec {
                 group: group.clone(),
                 calls,

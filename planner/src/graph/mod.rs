@@ -78,6 +78,7 @@ pub(crate) struct Builder<'a> {
     pub(crate) emit: Emit,
     nodes: Vec<Node>,
     uids: HashMap<String, usize>,
+    former_uids: HashMap<String, usize>,
     pub(crate) warnings: Vec<String>,
     pub(crate) reads: BTreeSet<String>,
     /// Windows that close: how many aggregates emit by the watermark.
@@ -91,6 +92,8 @@ pub(crate) struct NewNode {
     pub(crate) name: String,
     /// What makes up its identity beside its kind and inputs.
     pub(crate) meaning: String,
+    /// What made it up in earlier builds, where that was something else.
+    pub(crate) former_meaning: Option<String>,
     pub(crate) spec: OperatorSpec,
     pub(crate) inputs: Vec<Edge>,
     pub(crate) schema: SchemaRef,
@@ -107,6 +110,7 @@ impl<'a> Builder<'a> {
             emit,
             nodes: Vec::new(),
             uids: HashMap::new(),
+            former_uids: HashMap::new(),
             warnings: Vec::new(),
             reads: BTreeSet::new(),
             closing: 0,
@@ -159,20 +163,16 @@ impl<'a> Builder<'a> {
 
     /// Adds a node; its uid follows from its meaning and its inputs.
     pub(crate) fn add(&mut self, node: NewNode) -> NodeIndex {
-        let mut meaning = format!("{}\n{}", node.spec.kind(), node.meaning);
-        for edge in &node.inputs {
-            if let Some(input) = self.nodes.get(edge.from) {
-                meaning.push('\n');
-                meaning.push_str(&input.uid.0);
-            }
-        }
-        let hash = xxhash_rust::xxh3::xxh3_64(meaning.as_bytes());
-        let uid = format!("{}-{hash:016x}", node.spec.kind());
-        // The same operator twice in a query (a self-join): told apart by the order in which they stand in it.
-        let seen = self.uids.entry(uid.clone()).and_modify(|n| *n += 1).or_insert(1);
-        let uid = if *seen == 1 { uid } else { format!("{uid}-{seen}") };
+        let kind = node.spec.kind();
+        let inputs = || node.inputs.iter().filter_map(|edge| self.nodes.get(edge.from));
+        let name = identity(kind, &node.meaning, inputs().map(|input| &input.uid));
+        let former_inputs = inputs().map(|input| input.former_uid.as_ref().unwrap_or(&input.uid));
+        let former = identity(kind, node.former_meaning.as_ref().unwrap_or(&node.meaning), former_inputs);
+        let uid = unique(&mut self.uids, name);
+        let former_uid = Some(unique(&mut self.former_uids, former)).filter(|former| *former != uid);
         self.nodes.push(Node {
-            uid: OperatorUid(uid),
+            uid,
+            former_uid,
             name: node.name,
             spec: node.spec,
             parallelism: node.parallelism,
@@ -225,6 +225,7 @@ impl<'a> Builder<'a> {
         let node = self.add(NewNode {
             name: format!("filter {text}"),
             meaning: names::meaning(predicate),
+            former_meaning: None,
             spec: OperatorSpec::Filter { predicate: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(&input.schema),
@@ -256,6 +257,7 @@ impl<'a> Builder<'a> {
         let node = self.add(NewNode {
             meaning: name.clone(),
             name,
+            former_meaning: None,
             spec: OperatorSpec::WindowAssign(spec),
             inputs: Self::forward(&input),
             schema: arrow_schema(&schema),
@@ -266,6 +268,22 @@ impl<'a> Builder<'a> {
         let time = input.props.time.windowed(time, inputs);
         Ok(Built { node, schema, props: Props { key, time, single_row: false, ..input.props } })
     }
+}
+
+/// The name that follows from what an operator does and reads.
+fn identity<'u>(kind: &str, meaning: &str, inputs: impl Iterator<Item = &'u OperatorUid>) -> String {
+    let mut text = format!("{kind}\n{meaning}");
+    for input in inputs {
+        text.push('\n');
+        text.push_str(&input.0);
+    }
+    format!("{kind}-{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+}
+
+/// The same operator twice in a query (a self-join): told apart by the order in which they stand in it.
+fn unique(seen: &mut HashMap<String, usize>, name: String) -> OperatorUid {
+    let times = seen.entry(name.clone()).and_modify(|n| *n += 1).or_insert(1);
+    OperatorUid(if *times == 1 { name } else { format!("{name}-{times}") })
 }
 
 /// The schema without qualifiers, as batches have it.

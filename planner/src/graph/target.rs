@@ -69,6 +69,7 @@ impl Builder<'_> {
             name: format!("project {}", super::names::list(&names)),
             // Names do not count: the same rows under other names are the same operator.
             meaning: "names".to_owned(),
+            former_meaning: None,
             spec: OperatorSpec::Project { exprs: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(schema),
@@ -147,6 +148,7 @@ impl Builder<'_> {
             name,
             // Not the name: a query that starts from the savepoint of another has the same rows under its own.
             meaning: format!("{key:?} {upsert}"),
+            former_meaning: Some(format!("{relation} {key:?} {upsert}")),
             spec: OperatorSpec::Materialize(MaterializeSpec { relation: relation.to_owned(), key, upsert, forward }),
             inputs: vec![edge],
             schema: arrow_schema(&input.schema),
@@ -163,6 +165,7 @@ impl Builder<'_> {
         self.add(NewNode {
             name: if log { format!("log {relation}") } else { format!("sink {relation}") },
             meaning: format!("{log}"),
+            former_meaning: Some(format!("{relation} {log}")),
             spec: OperatorSpec::Sink(SinkSpec {
                 relation: relation.to_owned(),
                 schema: arrow_schema(&input.schema),

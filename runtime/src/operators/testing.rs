@@ -216,6 +216,7 @@ impl Harness {
     ) -> Self {
         let node = Node {
             uid: OperatorUid("test-1".to_owned()),
+            former_uid: None,
             name: "under test".to_owned(),
             spec: spec.clone(),
             parallelism: 1,

@@ -81,9 +81,14 @@ impl Engine {
             SqlError::new(ErrorKind::INTERNAL, format!("\"{}\" has no job in the catalog", relation.name))
         })?;
         let options = Options::from_changed(&relation.options)?;
-        let graph = self.graph_of(catalog, entry, &options)?;
+        let mut graph = self.graph_of(catalog, entry, &options)?;
         if relation.is_readable() {
             self.views.open(&relation, graph.max_parallelism)?;
+        }
+        self.recover_state(catalog, entry, &graph).await?;
+        // One that cannot be read is for the job to report, when it restores from it.
+        if let Ok(Some(newest)) = JobStore::read_only(&self.store, &job).latest().await {
+            graph.keep_names_of(&newest);
         }
         let spec = JobSpec {
             id: job.clone(),
@@ -96,7 +101,6 @@ impl Engine {
             restart: job_options::restart_policy(&options)?,
             paused: entry.paused,
         };
-        self.recover_state(catalog, entry, &spec.graph).await?;
         let handle = job::spawn(spec, self.job_services(&relation.name));
         let created_at_ms = created_at(&job);
         let query = Arc::new(RunningQuery { relation, job, handle, created_at_ms });

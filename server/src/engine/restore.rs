@@ -215,6 +215,8 @@ impl Engine {
         options: &Options,
     ) -> Result<(), SqlError> {
         let (manifest, url) = (&found.manifest, found.url());
+        let mut graph = graph.clone();
+        graph.keep_names_of(manifest);
         let refuse = |message: String, hint: &str| Err(SqlError::new(ErrorKind::NOT_RESTORABLE, message).hint(hint));
         let known = |uid: &OperatorUid| graph.nodes.iter().any(|node| node.uid == *uid);
         let unclaimed: Vec<String> = manifest
@@ -242,7 +244,7 @@ impl Engine {
             let hint = format!("set pipeline.max-parallelism to {}", operator.max_parallelism);
             return refuse(message, &hint);
         }
-        for (relation, job) in logs_read(catalog, graph) {
+        for (relation, job) in logs_read(catalog, &graph) {
             let is_now = match manifest.savepoint.as_ref().map(|about| about.inputs.get(&relation)) {
                 Some(Some(then)) => *then == job,
                 // It did not read that log: reading begins with what there is.

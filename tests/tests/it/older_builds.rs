@@ -1,0 +1,91 @@
+//! State that an older build has written stays readable: stores kept as they were, gone on from by this build.
+//!
+//! A new one is added whenever a format changes, with the build that is about to be replaced: `store`, made by `weir serve
+//! --data-dir data --parallelism 2` in a directory with `in/first.csv`, and `second.csv`, which that build has not seen.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use weir_tests::process::PATIENCE;
+use weir_tests::{Weir, assert_same_rows, oracle, root, sample};
+
+use super::flights::json_rows;
+
+/// The views that the older build created, and the batch queries that they stand for.
+const VIEWS: &[(&str, &str)] = &[
+    ("by_carrier", "SELECT carrier, count(*), avg(dep_delay) FROM flights GROUP BY carrier"),
+    ("sizes", "SELECT n, count(*) FROM (SELECT count(*) AS n FROM flights GROUP BY carrier) GROUP BY n"),
+    ("named", "SELECT flight, time_hour, name FROM flights JOIN named_carriers USING (carrier)"),
+    ("delayed", "SELECT flight, tailnum, name FROM flights LEFT JOIN named_carriers USING (carrier) WHERE dep_delay > 30"),
+    ("carriers", "SELECT DISTINCT carrier, dest FROM flights"),
+    (
+        "hours",
+        "SELECT origin, date_bin(INTERVAL '1 hour', time_hour), count(*), max(dep_delay) FROM flights GROUP BY 1, 2",
+    ),
+];
+
+async fn settled(weir: &Weir, sql: &str, expected: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let rows = weir.sql(sql).await;
+        if rows.first().and_then(|row| row[0].as_deref()) == Some(expected) {
+            return;
+        }
+        assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected}\n{}", weir.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Where the store was written: a watched file is known by its absolute path, so it is gone on from in the same place.
+const WRITTEN_IN: &str = "/tmp/weir-older-build";
+
+fn unpack(archive: &Path, into: &Path) {
+    let _ = std::fs::remove_dir_all(into);
+    std::fs::create_dir(into).unwrap();
+    let status = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into).status().unwrap();
+    assert!(status.success());
+    std::fs::create_dir(into.join("data")).unwrap();
+    std::fs::rename(into.join("store"), into.join("data/store")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_an_older_build_is_gone_on_from() {
+    let directory = Path::new(WRITTEN_IN);
+    let at = |name: &str| directory.join(name);
+    unpack(&root().join("tests/golden/store-2026-12.tar.gz"), directory);
+    // Another parallelism than it was written with: its key groups are dealt out anew as well.
+    let mut weir = Weir::new(&at("data")).started_in(directory).args(&["--parallelism", "1"]);
+    weir.run();
+    settled(&weir, "SELECT sum(n) FROM by_carrier", "200").await;
+    settled(&weir, "SELECT count(*) FROM weir.queries WHERE state = 'RUNNING'", "9").await;
+
+    let (first, second) = (at("in/first.csv"), at("second.csv"));
+    let texts = [&first, &second].map(|file| std::fs::read_to_string(file).unwrap());
+    std::fs::rename(&second, at("in/second.csv")).unwrap();
+    let rows = texts.iter().flat_map(|text| text.lines().skip(1));
+    let all: Vec<&str> = texts[0].lines().take(1).chain(rows).collect();
+    std::fs::write(at("all.csv"), all.join("\n")).unwrap();
+    let (weather, planes) = (sample("weather-2013-01.csv"), sample("planes.csv"));
+    let batch = oracle::flights(&at("all.csv"), &weather, &planes, &sample("airlines.csv")).await;
+    let table = "CREATE VIEW named_carriers AS SELECT column1 AS carrier, column2 AS name
+                 FROM (VALUES ('UA', 'United'), ('AA', 'American'), ('B6', 'JetBlue'))";
+    batch.sql(table).await.unwrap();
+
+    for query in ["by_carrier", "named", "delayed", "carriers", "hours", "late", "written"] {
+        let read = format!("SELECT least(rows_in, 400) FROM weir.queries WHERE name = '{query}'");
+        settled(&weir, &read, "400").await;
+    }
+    settled(&weir, "SELECT sum(n) FROM by_carrier", "400").await;
+    settled(&weir, "SELECT sum(n * carriers) FROM sizes", "400").await;
+    weir.sql("ALTER QUERY hours STOP WITH SAVEPOINT DRAIN; CHECKPOINT written; CHECKPOINT named; CHECKPOINT delayed").await;
+    settled(&weir, "SELECT state FROM weir.queries WHERE name = 'hours'", "FINISHED").await;
+    for (view, sql) in VIEWS {
+        let expected = oracle::answer(&batch, sql).await;
+        assert_same_rows(view, weir.sql(&format!("SELECT * FROM {view}")).await, expected);
+    }
+    let written = oracle::answer(&batch, "SELECT carrier, flight, tailnum FROM flights").await;
+    assert_same_rows("written", json_rows(&at("out")), written);
+    assert!(weir.terminate().success(), "{}", weir.log());
+    std::fs::remove_dir_all(directory).unwrap();
+}
