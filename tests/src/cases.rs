@@ -1,9 +1,11 @@
-//! The cases of `tests/cases/*.slt`: SQL with its answer, run as a batch, as streams, and as streams with crashes.
+//! The cases of `tests/cases/*.slt`: SQL with its answer, run as a batch, as streams, and as streams with crashes and
+//! changes of parallelism.
 //!
 //! ```text
 //!   joins.slt ──► records ─┬─ batch.rs    DataFusion over the same files
 //!                          ├─ stream      one server; each query a view, created first and compared at the end
-//!                          └─ crash       the same, killed while the views come to be
+//!                          ├─ crash       the same, killed while the views come to be
+//!                          └─ rescale     the same, and started with another parallelism each time
 //! ```
 //!
 //! The files are sqllogictest's, with cells parted by ` | `, `(empty)` for an empty text, and two variables: `$DATA` is

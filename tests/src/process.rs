@@ -218,6 +218,19 @@ impl Weir {
         }
     }
 
+    /// Asks until the first cell of the answer is `expected`.
+    pub async fn settled(&self, sql: &str, expected: &str) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let rows = self.sql(sql).await;
+            if rows.first().and_then(|row| row[0].as_deref()) == Some(expected) {
+                return;
+            }
+            assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected}\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits until all queries have finished their input; `false` when the process ended meanwhile.
     pub async fn try_wait_finished(&mut self) -> bool {
         let until = Instant::now() + PATIENCE;

@@ -9,6 +9,7 @@ mod it {
     pub mod clients;
     pub mod crash;
     pub mod docs;
+    pub mod final_commit;
     pub mod flights;
     pub mod logs;
     pub mod older_builds;

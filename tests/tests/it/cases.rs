@@ -1,4 +1,5 @@
-//! The oracle suite: every file of `tests/cases` planned, as a batch, as streams, and as streams with crashes.
+//! The oracle suite: every file of `tests/cases` planned, as a batch, as streams, as streams with crashes, and as streams
+//! that are killed and go on with another parallelism each time, with barriers that overtake rows.
 //!
 //! `WEIR_UPDATE_CASES=1` writes the batch's answers into the files; `WEIR_CASES=joins` takes one file only.
 
@@ -48,12 +49,52 @@ async fn plan() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stream() {
-    for_all(|file| run_streams(file, false)).await;
+    for_all(|file| run_streams(file, Mode::Stream)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crash() {
-    for_all(|file| run_streams(file, true)).await;
+    for_all(|file| run_streams(file, Mode::Crash)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rescale() {
+    for_all(|file| run_streams(file, Mode::Rescale)).await;
+}
+
+/// What happens to the server meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Nothing.
+    Stream,
+    /// It is killed and started again.
+    Crash,
+    /// It is killed and started again with another parallelism; checkpoints are unaligned, and channels short, so that
+    /// there are rows in flight to be dealt out anew.
+    Rescale,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Crash => "crash",
+            Self::Rescale => "rescale",
+        }
+    }
+
+    fn settings(self) -> &'static str {
+        match self {
+            Self::Stream => "",
+            Self::Crash => "SET 'execution.checkpointing.interval' = '20ms'",
+            Self::Rescale => {
+                "SET 'execution.checkpointing.interval' = '20ms';
+                 SET 'execution.checkpointing.unaligned.enabled' = 'true';
+                 SET 'execution.checkpointing.aligned-checkpoint-timeout' = '0 ms';
+                 SET 'pipeline.channel-bytes' = '2kb'"
+            }
+        }
+    }
 }
 
 /// Runs all files, and fails with everything that went wrong.
@@ -323,8 +364,8 @@ fn kind(pg: &Type) -> Kind {
     }
 }
 
-async fn run_streams(file: CaseFile, crash: bool) -> Vec<String> {
-    let mode = if crash { "crash" } else { "stream" };
+async fn run_streams(file: CaseFile, kind: Mode) -> Vec<String> {
+    let (mode, crash) = (kind.name(), kind != Mode::Stream);
     let began = Instant::now();
     let directory = tempfile::tempdir().unwrap();
     let seed =
@@ -334,8 +375,8 @@ async fn run_streams(file: CaseFile, crash: bool) -> Vec<String> {
     let parallelism = if seed % 2 == 0 { "1" } else { "2" };
     let mut weir = Weir::new(&directory.path().join("data")).args(&["--parallelism", parallelism]);
     weir.run();
-    let settings = if crash { "SET 'execution.checkpointing.interval' = '20ms'" } else { "" };
-    let db = Arc::new(Mutex::new(Streams { weir, settings: settings.to_owned(), answers: String::new() }));
+    let settings = kind.settings().to_owned();
+    let db = Arc::new(Mutex::new(Streams { weir, settings, answers: String::new() }));
     let mut runner = runner(&db);
     let mut failures = Vec::new();
 
@@ -363,11 +404,11 @@ async fn run_streams(file: CaseFile, crash: bool) -> Vec<String> {
             failures.push(format!("{mode}: {}", error.display(false)));
         }
         if crash && i % every == every - 1 {
-            kill(&db, &mut random).await;
+            kill(&db, &mut random, kind).await;
         }
     }
     if crash {
-        kill(&db, &mut random).await;
+        kill(&db, &mut random, kind).await;
     }
 
     // Then everything is compared.
@@ -402,10 +443,14 @@ async fn run_streams(file: CaseFile, crash: bool) -> Vec<String> {
 }
 
 /// SIGKILL after a moment, and a new start.
-async fn kill(db: &Arc<Mutex<Streams>>, random: &mut SmallRng) {
+async fn kill(db: &Arc<Mutex<Streams>>, random: &mut SmallRng, mode: Mode) {
     tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
     let mut db = db.lock().await;
     db.weir.kill();
+    if mode == Mode::Rescale {
+        let parallelism: u32 = random.random_range(1..=5);
+        db.weir.set_argument("--parallelism", &parallelism.to_string());
+    }
     db.weir.run();
 }
 

@@ -5,9 +5,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use weir_tests::process::PATIENCE;
 use weir_tests::{Weir, assert_same_rows, oracle, root, sample};
 
 use super::flights::json_rows;
@@ -24,18 +22,6 @@ const VIEWS: &[(&str, &str)] = &[
         "SELECT origin, date_bin(INTERVAL '1 hour', time_hour), count(*), max(dep_delay) FROM flights GROUP BY 1, 2",
     ),
 ];
-
-async fn settled(weir: &Weir, sql: &str, expected: &str) {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let rows = weir.sql(sql).await;
-        if rows.first().and_then(|row| row[0].as_deref()) == Some(expected) {
-            return;
-        }
-        assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected}\n{}", weir.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// Where the store was written: a watched file is known by its absolute path, so it is gone on from in the same place.
 const WRITTEN_IN: &str = "/tmp/weir-older-build";
@@ -57,8 +43,8 @@ async fn a_store_of_an_older_build_is_gone_on_from() {
     // Another parallelism than it was written with: its key groups are dealt out anew as well.
     let mut weir = Weir::new(&at("data")).started_in(directory).args(&["--parallelism", "1"]);
     weir.run();
-    settled(&weir, "SELECT sum(n) FROM by_carrier", "200").await;
-    settled(&weir, "SELECT count(*) FROM weir.queries WHERE state = 'RUNNING'", "9").await;
+    weir.settled("SELECT sum(n) FROM by_carrier", "200").await;
+    weir.settled("SELECT count(*) FROM weir.queries WHERE state = 'RUNNING'", "9").await;
 
     let (first, second) = (at("in/first.csv"), at("second.csv"));
     let texts = [&first, &second].map(|file| std::fs::read_to_string(file).unwrap());
@@ -74,12 +60,12 @@ async fn a_store_of_an_older_build_is_gone_on_from() {
 
     for query in ["by_carrier", "named", "delayed", "carriers", "hours", "late", "written"] {
         let read = format!("SELECT least(rows_in, 400) FROM weir.queries WHERE name = '{query}'");
-        settled(&weir, &read, "400").await;
+        weir.settled(&read, "400").await;
     }
-    settled(&weir, "SELECT sum(n) FROM by_carrier", "400").await;
-    settled(&weir, "SELECT sum(n * carriers) FROM sizes", "400").await;
+    weir.settled("SELECT sum(n) FROM by_carrier", "400").await;
+    weir.settled("SELECT sum(n * carriers) FROM sizes", "400").await;
     weir.sql("ALTER QUERY hours STOP WITH SAVEPOINT DRAIN; CHECKPOINT written; CHECKPOINT named; CHECKPOINT delayed").await;
-    settled(&weir, "SELECT state FROM weir.queries WHERE name = 'hours'", "FINISHED").await;
+    weir.settled("SELECT state FROM weir.queries WHERE name = 'hours'", "FINISHED").await;
     for (view, sql) in VIEWS {
         let expected = oracle::answer(&batch, sql).await;
         assert_same_rows(view, weir.sql(&format!("SELECT * FROM {view}")).await, expected);

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use weir_tests::process::{PATIENCE, binary};
+use weir_tests::process::binary;
 use weir_tests::{Row, Weir, assert_same_rows, oracle, root, sample};
 
 const ROWS: usize = 3000;
@@ -63,20 +63,8 @@ impl Scene {
         oracle::answer(&context, sql).await
     }
 
-    async fn settle(&self, sql: &str, expected: &str) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let rows = self.weir.sql(sql).await;
-            if rows.first().and_then(|row| row[0].as_deref()) == Some(expected) {
-                return;
-            }
-            assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected}\n{}", self.weir.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
     async fn counted(&self, view: &str, rows: usize) {
-        self.settle(&format!("SELECT sum(n) FROM {view}"), &rows.to_string()).await;
+        self.weir.settled(&format!("SELECT sum(n) FROM {view}"), &rows.to_string()).await;
     }
 
     async fn url_of(&self, query: &str) -> String {
@@ -135,7 +123,7 @@ async fn a_query_goes_back_and_another_starts_from_the_same_state() {
     ))
     .await;
     scene.counted("by_carrier", ROWS).await;
-    scene.settle("SELECT rows_out FROM weir.queries WHERE name = 's'", &ROWS.to_string()).await;
+    scene.weir.settled("SELECT rows_out FROM weir.queries WHERE name = 's'", &ROWS.to_string()).await;
     let half = scene.expected(BY_CARRIER).await;
     weir.sql("CREATE SAVEPOINT half FOR QUERY by_carrier; CREATE SAVEPOINT FOR QUERY s").await;
     assert_eq!(scene.written("sink"), ROWS, "what a savepoint holds is committed");
@@ -173,7 +161,7 @@ async fn a_query_goes_back_and_another_starts_from_the_same_state() {
     let from =
         format!(", 'execution.state-recovery.path' = '{of_sink}', 'execution.state-recovery.claim-mode' = 'CLAIM'");
     weir.sql(&write("forked", &fork, &from)).await;
-    scene.settle("SELECT rows_out FROM weir.queries WHERE name = 'forked'", &(2 * ROWS).to_string()).await;
+    scene.weir.settled("SELECT rows_out FROM weir.queries WHERE name = 'forked'", &(2 * ROWS).to_string()).await;
     weir.sql("CHECKPOINT forked").await;
     assert_eq!(scene.written("fork"), ROWS);
     assert!(!local(&of_sink).join("_metadata").exists(), "it was claimed");
@@ -207,22 +195,22 @@ async fn a_query_stops_with_a_savepoint_and_drains_into_one() {
     ))
     .await;
     for query in ["s", "days"] {
-        scene.settle(&format!("SELECT rows_in FROM weir.queries WHERE name = '{query}'"), &ROWS.to_string()).await;
+        scene.weir.settled(&format!("SELECT rows_in FROM weir.queries WHERE name = '{query}'"), &ROWS.to_string()).await;
     }
     weir.sql("ALTER QUERY s STOP WITH SAVEPOINT one").await;
-    scene.settle("SELECT state FROM weir.queries WHERE name = 's'", "PAUSED").await;
+    scene.weir.settled("SELECT state FROM weir.queries WHERE name = 's'", "PAUSED").await;
     assert_eq!(scene.written("sink"), ROWS, "all up to the savepoint is committed");
 
     let batch = "SELECT origin, date_bin(INTERVAL '1 day', time_hour), count(*) FROM flights GROUP BY 1, 2";
     let drained = scene.path("drained");
     weir.sql(&format!("ALTER QUERY days STOP WITH SAVEPOINT TO '{}' DRAIN", drained.display())).await;
-    scene.settle("SELECT state FROM weir.queries WHERE name = 'days'", "FINISHED").await;
+    scene.weir.settled("SELECT state FROM weir.queries WHERE name = 'days'", "FINISHED").await;
     assert_same_rows("drained", weir.sql("SELECT * FROM days").await, scene.expected(batch).await);
     assert!(checkpoint(&["verify", &drained.display().to_string()]).0);
 
     scene.add("second", 1);
     weir.sql("ALTER QUERY s RESUME").await;
-    scene.settle("SELECT rows_in FROM weir.queries WHERE name = 's'", &(2 * ROWS).to_string()).await;
+    scene.weir.settled("SELECT rows_in FROM weir.queries WHERE name = 's'", &(2 * ROWS).to_string()).await;
     weir.sql("CHECKPOINT s").await;
     assert_eq!(scene.written("sink"), 2 * ROWS, "nothing lost, nothing twice");
 }
@@ -270,7 +258,7 @@ async fn what_cannot_be_is_refused_with_what_to_do() {
            'execution.state-recovery.ignore-unclaimed-state' = 'true')"
     ))
     .await;
-    scene.settle("SELECT state FROM weir.queries WHERE name = 'v'", "RUNNING").await;
+    scene.weir.settled("SELECT state FROM weir.queries WHERE name = 'v'", "RUNNING").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
