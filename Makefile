@@ -10,7 +10,7 @@ endif
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET_DIR)/release/weir
 
-.PHONY: help setup build run demo test bench web fmt
+.PHONY: help setup build run demo test soak bench web fmt
 
 help: ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -29,6 +29,9 @@ demo: build ## The flights tour on the January 2013 sample
 
 test: setup ## Everything that continuous integration runs
 	scripts/test.sh
+
+soak: build ## Half an hour of kills, pauses, rescales and store faults, and 300 kills around a final commit
+	WEIR_SOAK_SECONDS=1800 WEIR_KILLS=300 cargo test --release --locked -p weir-tests --test it -- --nocapture soak final_commit
 
 bench: build ## Weir beside Flink and plain DataFusion on the same files (docs/benchmarks.md)
 	tests/peers/bench.sh

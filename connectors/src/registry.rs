@@ -254,7 +254,7 @@ pub fn sink(
     check_names(connector, Role::Sink, options, &names(&spec.schema))?;
     match connector.name {
         print::NAME => Ok(Arc::new(PrintSink)),
-        blackhole::NAME => Ok(Arc::new(BlackholeSink::default())),
+        blackhole::NAME => Ok(Arc::new(BlackholeSink::open(options)?)),
         _ => Ok(Arc::new(FileSink::open(options, spec, context)?)),
     }
 }

@@ -109,12 +109,7 @@ impl ProcessTask {
                 }
             } => Step::Look,
         };
-        let waited = since.elapsed();
-        if held_back {
-            self.task.count_held_back(waited)
-        } else {
-            self.task.count_idle(waited)
-        }
+        self.task.count_wait(held_back, since.elapsed());
         Ok(step)
     }
 

@@ -216,12 +216,7 @@ impl SourceTask {
             },
             _ => Step::Control(self.control.recv().await),
         };
-        let waited = since.elapsed();
-        if held_back {
-            self.task.count_held_back(waited)
-        } else {
-            self.task.count_idle(waited)
-        }
+        self.task.count_wait(held_back, since.elapsed());
         Ok(step)
     }
 

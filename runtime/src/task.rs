@@ -306,16 +306,19 @@ impl Task {
         self.chain.checkpoint_complete(checkpoint)
     }
 
-    /// Counts waiting for input.
-    pub(crate) fn count_idle(&self, time: Duration) {
+    /// Counts waiting, for what comes after or for input.
+    pub(crate) fn count_wait(&mut self, held_back: bool, waited: Duration) {
+        if held_back { self.count_held_back(waited) } else { self.count_idle(waited) }
+    }
+
+    fn count_idle(&self, time: Duration) {
         let nanos = time.as_nanos() as u64;
         for report in &self.reports {
             report.metrics.idle_ns.fetch_add(nanos, Relaxed);
         }
     }
 
-    /// Counts waiting for what comes after.
-    pub(crate) fn count_held_back(&mut self, time: Duration) {
+    fn count_held_back(&mut self, time: Duration) {
         self.blocked.add(time);
         self.count_blocked();
     }

@@ -31,3 +31,8 @@ for _ in 1 2 3; do
     "$clients/python" "$here/point_reads.py" --weir "$target/release/weir" --work "$cache/work" \
         --data "$cache/bids-${EVENTS:-8000000}/bids" --parallelism "${PARALLELISM:-2}" | tee -a "$here/results.md"
 done
+
+# What checkpoints cost, and restarts and changes of parallelism of a large state.
+"$clients/python" "$here/checkpoints.py" --weir "$target/release/weir" --cache "$cache" --out "$here" \
+    --data "$cache/bids-${EVENTS:-8000000}/bids" --flink-classpath "$jars/*:$cache/runner" --runs "${RUNS:-3}" \
+    --parallelism "${PARALLELISM:-2}"

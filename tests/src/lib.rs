@@ -17,7 +17,7 @@ pub mod rows;
 use std::path::{Path, PathBuf};
 
 pub use process::Weir;
-pub use rows::{Row, assert_same_rows, sorted};
+pub use rows::{Row, assert_same_rows, cells, row, sorted};
 
 /// The checkout that the tests were started in. (One of another place may have compiled them, where builds are shared.)
 pub fn root() -> PathBuf {

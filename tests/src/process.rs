@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::Row;
+use crate::{Row, sorted};
 
 /// Longest that anything may take before a test gives up. Generous: no test's outcome depends on time.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -220,13 +220,23 @@ impl Weir {
 
     /// Asks until the first cell of the answer is `expected`.
     pub async fn settled(&self, sql: &str, expected: &str) {
+        self.until(sql, expected, |rows| rows.first().and_then(|row| row[0].as_deref()) == Some(expected)).await;
+    }
+
+    /// Asks until the answer is `expected`, in any order.
+    pub async fn settled_rows(&self, sql: &str, expected: Vec<Row>) {
+        let expected = sorted(expected);
+        self.until(sql, &expected, |rows| sorted(rows.to_vec()) == expected).await;
+    }
+
+    async fn until(&self, sql: &str, expected: impl std::fmt::Debug, holds: impl Fn(&[Row]) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
             let rows = self.sql(sql).await;
-            if rows.first().and_then(|row| row[0].as_deref()) == Some(expected) {
+            if holds(&rows) {
                 return;
             }
-            assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected}\n{}", self.log());
+            assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected:?}\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -3,6 +3,16 @@
 /// A row: one cell a column, `None` for null.
 pub type Row = Vec<Option<String>>;
 
+/// A row of the given cells; `NULL` is null.
+pub fn row(cells: &[&str]) -> Row {
+    cells.iter().map(|cell| (*cell != "NULL").then(|| (*cell).to_owned())).collect()
+}
+
+/// Rows of the given cells.
+pub fn cells(rows: &[&[&str]]) -> Vec<Row> {
+    rows.iter().map(|cells| row(cells)).collect()
+}
+
 /// The rows in a fixed order.
 pub fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows.sort();
@@ -89,10 +99,6 @@ fn normal_cell(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(cells: &[&str]) -> Row {
-        cells.iter().map(|c| Some((*c).to_owned())).collect()
-    }
 
     #[test]
     fn equal_values_in_other_spellings_and_order_are_equal() {

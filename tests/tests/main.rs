@@ -17,5 +17,6 @@ mod it {
     pub mod readme;
     pub mod s3;
     pub mod savepoints;
+    pub mod soak;
     pub mod tables;
 }

@@ -5,11 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use weir_tests::process::binary;
-use weir_tests::{Weir, assert_same_rows};
-
-fn row(cells: &[&str]) -> weir_tests::Row {
-    cells.iter().map(|c| Some((*c).to_owned())).collect()
-}
+use weir_tests::{Weir, assert_same_rows, row};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_row_is_counted_and_harms_no_other() {

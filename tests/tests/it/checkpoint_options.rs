@@ -2,11 +2,7 @@
 
 use std::fs;
 
-use weir_tests::{Row, Weir};
-
-fn row(cells: &[&str]) -> Row {
-    cells.iter().map(|c| Some((*c).to_owned())).collect()
-}
+use weir_tests::{Weir, row};
 
 /// Directories of jobs in a store, without their unique part.
 fn jobs(store: &std::path::Path) -> Vec<String> {

@@ -5,26 +5,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use weir_tests::process::{PATIENCE, binary};
-use weir_tests::{Row, Weir, assert_same_rows, oracle, sample, sorted};
+use weir_tests::{Row, Weir, assert_same_rows, cells, oracle, sample};
 
 use super::flights::streams;
-
-fn cells(rows: &[&[&str]]) -> Vec<Row> {
-    rows.iter().map(|row| row.iter().map(|cell| Some((*cell).to_owned())).collect()).collect()
-}
-
-/// Asks until the answer is the expected one.
-async fn settle(weir: &Weir, sql: &str, expected: Vec<Row>) {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let rows = sorted(weir.sql(sql).await);
-        if rows == sorted(expected.clone()) {
-            return;
-        }
-        assert!(Instant::now() < until, "{sql}: {rows:?}, expected {expected:?}\n{}", weir.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// The one log whose directory's name begins with `prefix` and ends with `suffix`.
 fn log_of(weir: &Weir, prefix: &str, suffix: &str) -> PathBuf {
@@ -125,11 +108,11 @@ async fn a_writer_without_rows_still_tells_the_time_and_a_quiet_one_writes_nothi
         "INSERT INTO raw VALUES (2, '2026-01-01 00:00:01'), (4, '2026-01-01 00:00:09'), (6, '2026-01-01 00:00:12')",
     )
     .await;
-    settle(&weir, all, cells(&[&["2026-01-01 00:00:00", "2"]])).await;
+    weir.settled_rows(all, cells(&[&["2026-01-01 00:00:00", "2"]])).await;
     // No row of this passes the filter, but time does.
     weir.sql("INSERT INTO raw VALUES (7, '2026-01-01 00:00:31')").await;
     let both = cells(&[&["2026-01-01 00:00:00", "2"], &["2026-01-01 00:00:10", "1"]]);
-    settle(&weir, all, both.clone()).await;
+    weir.settled_rows(all, both.clone()).await;
 
     let log = log_of(&weir, "evens-", "");
     let before = entries(&log);
@@ -142,7 +125,7 @@ async fn a_writer_without_rows_still_tells_the_time_and_a_quiet_one_writes_nothi
     weir.run();
     weir.sql("INSERT INTO raw VALUES (8, '2026-01-01 00:00:32'), (9, '2026-01-01 00:00:45')").await;
     let third = cells(&[&["2026-01-01 00:00:30", "1"]]);
-    settle(&weir, all, [both, third].concat()).await;
+    weir.settled_rows(all, [both, third].concat()).await;
     assert_eq!(weir.sql("SELECT * FROM weir.late_rows").await, Vec::<Row>::new());
     assert!(weir.terminate().success(), "{}", weir.log());
 }
@@ -177,7 +160,7 @@ async fn logs_do_not_grow_for_ever() {
             weir.run();
         }
     }
-    settle(&weir, "SELECT * FROM total", cells(&[&["300", "300"]])).await;
+    weir.settled_rows("SELECT * FROM total", cells(&[&["300", "300"]])).await;
     for log in [log_of(&weir, "account-", ".input"), log_of(&weir, "event-", "")] {
         let until = Instant::now() + PATIENCE;
         while entries(&log).len() > 64 {
@@ -188,14 +171,14 @@ async fn logs_do_not_grow_for_ever() {
     }
     assert_eq!(entries(&log_of(&weir, "history-", "")).len(), 300, "history is kept unless it is told otherwise");
     for _ in 0..2 {
-        settle(&weir, "SELECT count(*), sum(balance) FROM account", cells(&[&["300", "300"]])).await;
-        settle(&weir, "SELECT * FROM events", cells(&[&["300"]])).await;
-        settle(&weir, "SELECT * FROM past", cells(&[&["300"]])).await;
+        weir.settled_rows("SELECT count(*), sum(balance) FROM account", cells(&[&["300", "300"]])).await;
+        weir.settled_rows("SELECT * FROM events", cells(&[&["300"]])).await;
+        weir.settled_rows("SELECT * FROM past", cells(&[&["300"]])).await;
         weir.kill();
         weir.run();
     }
     weir.sql("CREATE MATERIALIZED VIEW later AS SELECT count(*) AS n FROM history").await;
-    settle(&weir, "SELECT * FROM later", cells(&[&["300"]])).await;
+    weir.settled_rows("SELECT * FROM later", cells(&[&["300"]])).await;
 }
 
 /// Checkpoints of a dropped query stay when it was told so, whole and apart from those of a successor of its name.
@@ -240,10 +223,10 @@ async fn checkpoints_outlive_a_drop_when_they_are_to_be_retained() {
 
     weir.sql(&view("DELETE_ON_CANCELLATION")).await;
     weir.sql("INSERT INTO event VALUES (3)").await;
-    settle(&weir, "SELECT * FROM counted", cells(&[&["3"]])).await;
+    weir.settled_rows("SELECT * FROM counted", cells(&[&["3"]])).await;
     weir.kill();
     weir.run();
-    settle(&weir, "SELECT * FROM counted", cells(&[&["3"]])).await;
+    weir.settled_rows("SELECT * FROM counted", cells(&[&["3"]])).await;
     weir.sql("DROP MATERIALIZED VIEW counted").await;
     assert_eq!(jobs(&weir), kept, "its successor leaves them alone");
     assert!(weir.terminate().success(), "{}", weir.log());

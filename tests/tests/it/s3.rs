@@ -12,16 +12,17 @@ use weir_tests::{Weir, assert_same_rows, root, sample};
 
 use super::flights::{check, expected, queries, streams};
 
-const STORE: &str = "s3://weir-test/some/prefix";
+pub const STORE: &str = "s3://weir-test/some/prefix";
 
 /// A server of `tests/services/s3.sh` with an empty bucket. Ended when dropped.
-struct S3 {
+pub struct S3 {
     server: Child,
-    endpoint: String,
+    /// Where it listens, or what stands before it.
+    pub endpoint: String,
 }
 
 impl S3 {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let port = free_port();
         let server = Command::new(root().join("tests/services/s3.sh"))
             .arg(port.to_string())
@@ -50,7 +51,7 @@ impl S3 {
         s3
     }
 
-    fn environment(&self) -> [(&'static str, &str); 5] {
+    pub fn environment(&self) -> [(&'static str, &str); 5] {
         [
             ("AWS_ENDPOINT_URL", &self.endpoint),
             ("AWS_ACCESS_KEY_ID", "weir"),
@@ -61,13 +62,13 @@ impl S3 {
     }
 
     /// The bucket, through a client of its own.
-    fn objects(&self) -> AmazonS3 {
+    pub fn objects(&self) -> AmazonS3 {
         let builder = AmazonS3Builder::new().with_bucket_name("weir-test").with_endpoint(&self.endpoint);
         let builder = builder.with_access_key_id("weir").with_secret_access_key("secret").with_region("us-east-1");
         builder.with_allow_http(true).build().unwrap()
     }
 
-    fn weir(&self, data: &Path) -> Weir {
+    pub fn weir(&self, data: &Path) -> Weir {
         let mut weir = Weir::new(data).args(&["--store", STORE, "--parallelism", "2"]);
         for (name, value) in self.environment() {
             weir.env(name, value);

@@ -1,11 +1,7 @@
 //! Tables, views on views, subscriptions, prepared statements: what a person does in an afternoon with psql.
 
 use futures::StreamExt;
-use weir_tests::{Weir, assert_same_rows};
-
-fn cells(rows: &[&[&str]]) -> Vec<weir_tests::Row> {
-    rows.iter().map(|row| row.iter().map(|cell| (*cell != "NULL").then(|| (*cell).to_owned())).collect()).collect()
-}
+use weir_tests::{Weir, assert_same_rows, cells};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_a_table_are_read_back_changed_and_survive_a_kill() {
@@ -52,27 +48,16 @@ async fn views_on_tables_and_on_views_follow_every_change() {
          CREATE MATERIALIZED VIEW by_n AS SELECT n, count(*) AS kinds FROM by_kind GROUP BY n;",
     )
     .await;
-    let settle = async |weir: &Weir, sql: &str, expected: Vec<weir_tests::Row>| {
-        let until = std::time::Instant::now() + weir_tests::process::PATIENCE;
-        loop {
-            let rows = weir_tests::sorted(weir.sql(sql).await);
-            if rows == weir_tests::sorted(expected.clone()) {
-                return;
-            }
-            assert!(std::time::Instant::now() < until, "{sql}: {rows:?}, expected {expected:?}\n{}", weir.log());
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    settle(&weir, "SELECT * FROM by_kind", cells(&[&["a", "2", "30"], &["b", "1", "30"]])).await;
-    settle(&weir, "SELECT * FROM by_n", cells(&[&["2", "1"], &["1", "1"]])).await;
+    weir.settled_rows("SELECT * FROM by_kind", cells(&[&["a", "2", "30"], &["b", "1", "30"]])).await;
+    weir.settled_rows("SELECT * FROM by_n", cells(&[&["2", "1"], &["1", "1"]])).await;
     weir.sql("UPDATE item SET kind = 'b' WHERE id = 1; DELETE FROM item WHERE id = 2").await;
-    settle(&weir, "SELECT * FROM by_kind", cells(&[&["b", "2", "40"]])).await;
-    settle(&weir, "SELECT * FROM by_n", cells(&[&["2", "1"]])).await;
+    weir.settled_rows("SELECT * FROM by_kind", cells(&[&["b", "2", "40"]])).await;
+    weir.settled_rows("SELECT * FROM by_n", cells(&[&["2", "1"]])).await;
     weir.kill();
     weir.run();
     weir.sql("INSERT INTO item VALUES (4, 'c', 1)").await;
-    settle(&weir, "SELECT * FROM by_kind", cells(&[&["b", "2", "40"], &["c", "1", "1"]])).await;
-    settle(&weir, "SELECT * FROM by_n", cells(&[&["2", "1"], &["1", "1"]])).await;
+    weir.settled_rows("SELECT * FROM by_kind", cells(&[&["b", "2", "40"], &["c", "1", "1"]])).await;
+    weir.settled_rows("SELECT * FROM by_n", cells(&[&["2", "1"], &["1", "1"]])).await;
 
     let (state, message) = weir.sql_error("DROP TABLE item").await;
     assert_eq!(state, "2BP01", "{message}");
