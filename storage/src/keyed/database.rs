@@ -185,6 +185,22 @@ impl Database {
         rows.status().map_err(|source| self.failed(source))
     }
 
+    /// Removes all keys outside of the key groups `kept`, without reading them: files that hold no others are dropped, for
+    /// the rest a deletion of the range is noted, which compaction carries out.
+    pub(crate) fn keep_only(&self, kept: KeyGroupRange) -> Result<()> {
+        let family = self.family()?;
+        let below = (Vec::new(), key::group_start(kept.start).to_vec());
+        let above = (key::group_start(kept.end).to_vec(), key::ABOVE_ALL.to_vec());
+        for (from, to) in [below, above] {
+            if from < to {
+                self.db.delete_file_in_range(&from, &to).map_err(|source| self.failed(source))?;
+                let deleted = self.db.delete_range_cf_opt(family, &from, &to, &self.unlogged);
+                deleted.map_err(|source| self.failed(source))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes what is in memory into a file; nothing happens if there is nothing.
     pub(crate) fn flush(&self) -> Result<()> {
         let mut options = FlushOptions::default();

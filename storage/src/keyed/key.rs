@@ -11,6 +11,9 @@ pub(crate) const PREFIX: usize = 4;
 /// First byte of every encoded key and row: the version of their encoding.
 pub(crate) const FORMAT: u8 = 0x01;
 
+/// Above every key: there are at most 32,768 key groups.
+pub(crate) const ABOVE_ALL: [u8; 2] = [0xff, 0xff];
+
 /// What stands before every key of `table` in `group`.
 pub(crate) fn prefix(group: KeyGroup, table: TableId) -> [u8; PREFIX] {
     let ([a, b], [c, d]) = (group.0.to_be_bytes(), table.0.to_be_bytes());

@@ -1,4 +1,13 @@
 //! Opening a keyed state from the snapshots of a completed checkpoint.
+//!
+//! ```text
+//!   the same range        adopt its files
+//!   one subtask of more   adopt the files, drop those without a key group of the range, delete the others' keys by range
+//!   one subtask of fewer  the same with the part that has most of the range; copy what the other parts have, and ingest it
+//! ```
+//!
+//! An adopted file is durable already, so the next snapshot uploads what was copied and little else. See the project's
+//! design note on rescaling for the measurement behind this.
 
 use std::path::{Path, PathBuf};
 
@@ -28,17 +37,38 @@ pub(crate) async fn restore(
         let home = download(dir, resources, part, job).await?;
         return Ok((open(home, resources, range).await?, Uploads::adopted(&part.files)));
     }
-    let mut sources = Vec::new();
-    for part in overlapping(range, parts) {
-        if !part.files.is_empty() {
-            let home = download(dir, resources, part, job).await?;
-            sources.push(open(home, resources, part.range).await?);
-        }
+    let mut parts: Vec<_> = overlapping(range, parts).into_iter().filter(|part| !part.files.is_empty()).collect();
+    let base = parts.iter().enumerate().max_by_key(|(_, part)| overlap_bytes(range, part)).map(|(at, _)| at);
+    let Some(base) = base.map(|at| parts.remove(at)) else {
+        return Ok((open(InstanceDir::create(dir, resources)?, resources, range).await?, Uploads::default()));
+    };
+    let home = download(dir, resources, base, job).await?;
+    let mut others = Vec::new();
+    for part in parts {
+        let home = download(dir, resources, part, job).await?;
+        others.push(open(home, resources, part.range).await?);
     }
-    let home = InstanceDir::create(dir, resources)?;
+    let (of_base, files) = (intersection(range, base.range), base.files.clone());
     let resources = resources.clone();
-    let copied = blocking(move || copy(home, &resources, range, &sources)).await?;
-    Ok((copied, Uploads::default()))
+    let database = blocking(move || {
+        let database = Database::open(home, &resources, range)?;
+        database.keep_only(of_base)?;
+        copy(&database, &resources, &others)?;
+        Ok(database)
+    });
+    Ok((database.await?, Uploads::adopted(&files)))
+}
+
+/// About how many bytes of `part` are of key groups in `range`.
+fn overlap_bytes(range: KeyGroupRange, part: &KeyedSnapshot) -> u64 {
+    let bytes: u64 = part.files.iter().map(|file| file.segment.length()).sum();
+    let groups = |range: KeyGroupRange| u64::from(range.end.saturating_sub(range.start));
+    bytes.saturating_mul(groups(intersection(range, part.range))) / groups(part.range).max(1)
+}
+
+fn intersection(a: KeyGroupRange, b: KeyGroupRange) -> KeyGroupRange {
+    let start = a.start.max(b.start);
+    KeyGroupRange { start, end: a.end.min(b.end).max(start) }
 }
 
 /// The parts that hold key groups of `range`, in the order of their key groups.
@@ -93,11 +123,11 @@ async fn open(home: InstanceDir, resources: &StateResources, range: KeyGroupRang
     blocking(move || Database::open(home, &resources, range)).await
 }
 
-/// Copies the key groups of `range` out of `sources`, which are in the order of their key groups.
-fn copy(home: InstanceDir, resources: &StateResources, range: KeyGroupRange, sources: &[Database]) -> Result<Database> {
-    let target = Database::open(home, resources, range)?;
+/// Copies the key groups that `target` owns out of `sources`, which are in the order of their key groups.
+fn copy(target: &Database, resources: &StateResources, sources: &[Database]) -> Result<()> {
+    let range = target.range();
     let options = resources.options().map_err(|source| target.failed(source))?;
-    let mut output = Output { target: &target, options: &options, writer: None, files: Vec::new() };
+    let mut output = Output { target, options: &options, writer: None, files: Vec::new() };
     for source in sources {
         let start = key::group_start(range.start.max(source.range().start));
         let end = key::group_start(range.end.min(source.range().end));
@@ -113,8 +143,7 @@ fn copy(home: InstanceDir, resources: &StateResources, range: KeyGroupRange, sou
             return Err(target.failed(error));
         }
     }
-    output.ingest().map_err(|source| target.failed(source))?;
-    Ok(target)
+    output.ingest().map_err(|source| target.failed(source))
 }
 
 /// Sorted files of a copy, which the target database takes over as they are.

@@ -37,8 +37,9 @@ impl KeyedState {
 
     /// The state of `range` out of the snapshots `parts` of a completed checkpoint, in a new directory below `dir`.
     ///
-    /// One part of the same range is adopted file by file, and the next snapshot uploads only what changes. Otherwise
-    /// the key groups of the range are copied out of the parts that have some, and the next snapshot is a full one.
+    /// One part of the same range is adopted file by file. Otherwise the part that has most of the range is, without the
+    /// keys outside of the range; the key groups that other parts have are copied. The next snapshot uploads what was
+    /// copied and what has changed.
     pub async fn restore(
         dir: &Path,
         resources: &StateResources,
@@ -76,6 +77,14 @@ impl KeyedState {
     /// of which little is still in use.
     pub fn upload_again(&self, stale: &dyn Fn(&Segment) -> bool) {
         self.inner.uploads.lock().forget(stale);
+    }
+
+    /// Puts all files in order, as compaction would in time.
+    #[cfg(test)]
+    pub(crate) fn compact(&self) -> Result<()> {
+        self.inner.database.flush()?;
+        self.inner.database.db().compact_range(None::<&[u8]>, None::<&[u8]>);
+        Ok(())
     }
 
     /// Size on disk and in memory.

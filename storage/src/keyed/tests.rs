@@ -75,8 +75,14 @@ impl World {
 
     /// Deletes every object that `snapshot` does not need, as clean-up would.
     async fn keep_only(&self, snapshot: &KeyedSnapshot) {
-        let needed: BTreeSet<_> = snapshot
-            .segments()
+        self.keep_only_all(std::slice::from_ref(snapshot)).await;
+    }
+
+    /// The same for the snapshots of several subtasks.
+    async fn keep_only_all(&self, snapshots: &[KeyedSnapshot]) {
+        let needed: BTreeSet<_> = snapshots
+            .iter()
+            .flat_map(KeyedSnapshot::segments)
             .filter_map(|segment| segment.object())
             .map(|path| format!("jobs/test/{path}"))
             .collect();

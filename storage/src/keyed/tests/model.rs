@@ -1,4 +1,4 @@
-//! Random histories of writes, checkpoints, aborted checkpoints and crashes, compared with a map.
+//! Random histories of writes, checkpoints, aborted checkpoints, crashes and changes of parallelism, compared with a map.
 
 use proptest::prelude::*;
 
@@ -16,74 +16,90 @@ enum Step {
     Fail,
     /// A checkpoint that is given up before its upload.
     GiveUp,
-    /// The process dies and recovers from the last completed checkpoint.
-    Crash,
+    /// The process dies and recovers from the last completed checkpoint, with the key groups shared out at these bounds.
+    Crash(Vec<u16>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let change = (0..8u16, 0..20u8, prop::option::weighted(0.8, any::<u8>()));
+    let bounds = prop::collection::btree_set(1..8u16, 0..4)
+        .prop_map(|inner| std::iter::once(0).chain(inner).chain([8]).collect::<Vec<_>>());
     let step = prop_oneof![
         5 => prop::collection::vec(change, 1..40).prop_map(Step::Write),
         4 => Just(Step::Checkpoint),
         1 => Just(Step::Fail),
         1 => Just(Step::GiveUp),
-        2 => Just(Step::Crash),
+        2 => bounds.prop_map(Step::Crash),
     ];
     prop::collection::vec(step, 1..30)
 }
 
+/// One state for each range of key groups, as many as there are subtasks.
+async fn restored(world: &World, bounds: &[u16], parts: &[KeyedSnapshot]) -> Vec<KeyedState> {
+    let mut states = Vec::new();
+    for ends in bounds.windows(2) {
+        let range = KeyGroupRange { start: ends[0], end: ends[1] };
+        let state = if parts.is_empty() { world.create(range) } else { world.restore(range, parts).await };
+        states.push(state);
+    }
+    states
+}
+
+fn all_contents(states: &[KeyedState]) -> Model {
+    states.iter().flat_map(|state| contents(&table(state))).collect()
+}
+
+fn owner(states: &[KeyedState], group: u16) -> &KeyedState {
+    states.iter().find(|state| state.range().contains(KeyGroup(group))).unwrap()
+}
+
 async fn run(steps: Vec<Step>) {
     let mut world = World::new();
-    let mut state = world.create(ALL);
+    let mut states = restored(&world, &[0, 8], &[]).await;
     let mut model = Model::new();
-    let mut completed: Option<(KeyedSnapshot, Model)> = None;
+    let mut completed: Option<(Vec<KeyedSnapshot>, Model)> = None;
     for step in steps {
         match step {
             Step::Write(changes) => {
-                let rows: Vec<_> = changes
-                    .iter()
-                    .map(|(group, key, value)| (KeyGroup(*group), [*key], value.map(|value| noise(value.into(), 300))))
-                    .collect();
-                let changes: Vec<_> =
-                    rows.iter().map(|(group, key, value)| (*group, &key[..], value.as_deref())).collect();
-                table(&state).write(&changes).unwrap();
                 for (group, key, value) in changes {
+                    let value = value.map(|value| noise(value.into(), 300));
+                    table(owner(&states, group)).write(&[(KeyGroup(group), &[key], value.as_deref())]).unwrap();
                     match value {
-                        Some(value) => model.insert((group.0, key.to_vec()), value.to_vec()),
-                        None => model.remove(&(group.0, key.to_vec())),
+                        Some(value) => model.insert((group, vec![key]), value),
+                        None => model.remove(&(group, vec![key])),
                     };
                 }
             }
             Step::Checkpoint => {
-                let snapshot = world.checkpoint(&state).await;
-                world.keep_only(&snapshot).await;
-                completed = Some((snapshot, model.clone()));
+                let mut snapshots = Vec::new();
+                for state in &states {
+                    snapshots.push(world.checkpoint(state).await);
+                }
+                world.keep_only_all(&snapshots).await;
+                completed = Some((snapshots, model.clone()));
             }
             Step::Fail => {
-                world.upload(&state).await;
+                for state in &states {
+                    world.upload(state).await;
+                }
             }
-            Step::GiveUp => drop(state.snapshot(&world.path("staging")).unwrap()),
-            Step::Crash => {
-                drop(state);
-                state = match &completed {
-                    Some((snapshot, at)) => {
-                        model = at.clone();
-                        world.restore(ALL, std::slice::from_ref(snapshot)).await
-                    }
-                    None => {
-                        model.clear();
-                        world.create(ALL)
-                    }
-                };
-                assert_eq!(contents(&table(&state)), model);
+            Step::GiveUp => drop(states[0].snapshot(&world.path("staging")).unwrap()),
+            Step::Crash(bounds) => {
+                drop(states);
+                let (parts, at) = completed.clone().unwrap_or_default();
+                model = at;
+                states = restored(&world, &bounds, &parts).await;
+                assert_eq!(all_contents(&states), model);
             }
         }
     }
-    assert_eq!(contents(&table(&state)), model);
-    let keys: Vec<_> = (0..8u16).flat_map(|group| (0..20u8).map(move |key| (KeyGroup(group), [key]))).collect();
-    let asked: Vec<_> = keys.iter().map(|(group, key)| (*group, &key[..])).collect();
-    for ((group, key), value) in asked.iter().zip(table(&state).get_many(&asked).unwrap()) {
-        assert_eq!(value, model.get(&(group.0, key.to_vec())).cloned());
+    assert_eq!(all_contents(&states), model);
+    for state in &states {
+        let keys: Vec<_> = state.range().groups().flat_map(|group| (0..20u8).map(move |key| (group, [key]))).collect();
+        let asked: Vec<_> = keys.iter().map(|(group, key)| (*group, &key[..])).collect();
+        for ((group, key), value) in asked.iter().zip(table(state).get_many(&asked).unwrap()) {
+            assert_eq!(value, model.get(&(group.0, key.to_vec())).cloned());
+        }
     }
 }
 
