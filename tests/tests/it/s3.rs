@@ -144,6 +144,31 @@ async fn the_flights_tour_survives_a_kill_and_the_loss_of_the_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_savepoint_goes_to_s3_and_is_gone_back_to() {
+    let s3 = S3::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut weir = s3.weir(&directory.path().join("data"));
+    weir.run();
+    let url = "s3://weir-test/saved/one";
+    weir.sql(
+        "CREATE STREAM s (id BIGINT); INSERT INTO s VALUES (1), (2);
+         SET 'execution.checkpointing.data-inline-threshold' = '0';
+         CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM s",
+    )
+    .await;
+    weir.settled("SELECT n FROM v", "2").await;
+    weir.sql(&format!("CREATE SAVEPOINT FOR QUERY v TO '{url}'; INSERT INTO s VALUES (3)")).await;
+    weir.settled("SELECT n FROM v", "3").await;
+    weir.sql(&format!("ALTER QUERY v PAUSE; RESTORE QUERY v FROM '{url}'")).await;
+    weir.settled("SELECT n FROM v", "2").await;
+    weir.sql("ALTER QUERY v RESUME").await;
+    weir.settled("SELECT n FROM v", "3").await;
+    weir.sql(&format!("DROP SAVEPOINT '{url}'")).await;
+    let left: Vec<_> = s3.objects().list(Some(&"saved".into())).try_collect().await.unwrap();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_checkpoint_is_told() {
     let s3 = S3::start().await;
     let directory = tempfile::tempdir().unwrap();
