@@ -15,7 +15,10 @@ const VIEWS: &[(&str, &str)] = &[
     ("by_carrier", "SELECT carrier, count(*), avg(dep_delay) FROM flights GROUP BY carrier"),
     ("sizes", "SELECT n, count(*) FROM (SELECT count(*) AS n FROM flights GROUP BY carrier) GROUP BY n"),
     ("named", "SELECT flight, time_hour, name FROM flights JOIN named_carriers USING (carrier)"),
-    ("delayed", "SELECT flight, tailnum, name FROM flights LEFT JOIN named_carriers USING (carrier) WHERE dep_delay > 30"),
+    (
+        "delayed",
+        "SELECT flight, tailnum, name FROM flights LEFT JOIN named_carriers USING (carrier) WHERE dep_delay > 30",
+    ),
     ("carriers", "SELECT DISTINCT carrier, dest FROM flights"),
     (
         "hours",
@@ -64,7 +67,8 @@ async fn a_store_of_an_older_build_is_gone_on_from() {
     }
     weir.settled("SELECT sum(n) FROM by_carrier", "400").await;
     weir.settled("SELECT sum(n * carriers) FROM sizes", "400").await;
-    weir.sql("ALTER QUERY hours STOP WITH SAVEPOINT DRAIN; CHECKPOINT written; CHECKPOINT named; CHECKPOINT delayed").await;
+    weir.sql("ALTER QUERY hours STOP WITH SAVEPOINT DRAIN; CHECKPOINT written; CHECKPOINT named; CHECKPOINT delayed")
+        .await;
     weir.settled("SELECT state FROM weir.queries WHERE name = 'hours'", "FINISHED").await;
     for (view, sql) in VIEWS {
         let expected = oracle::answer(&batch, sql).await;

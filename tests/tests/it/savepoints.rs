@@ -195,7 +195,10 @@ async fn a_query_stops_with_a_savepoint_and_drains_into_one() {
     ))
     .await;
     for query in ["s", "days"] {
-        scene.weir.settled(&format!("SELECT rows_in FROM weir.queries WHERE name = '{query}'"), &ROWS.to_string()).await;
+        scene
+            .weir
+            .settled(&format!("SELECT rows_in FROM weir.queries WHERE name = '{query}'"), &ROWS.to_string())
+            .await;
     }
     weir.sql("ALTER QUERY s STOP WITH SAVEPOINT one").await;
     scene.weir.settled("SELECT state FROM weir.queries WHERE name = 's'", "PAUSED").await;

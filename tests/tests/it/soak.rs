@@ -97,7 +97,13 @@ async fn pump(
 /// What is written to the input, and what must come of it.
 fn row(id: u64) -> (u64, u64, String) {
     let second = id / 20;
-    let at = format!("2026-01-{:02} {:02}:{:02}:{:02}", 1 + second / 86_400, second / 3_600 % 24, second / 60 % 60, second % 60);
+    let at = format!(
+        "2026-01-{:02} {:02}:{:02}:{:02}",
+        1 + second / 86_400,
+        second / 3_600 % 24,
+        second / 60 % 60,
+        second % 60
+    );
     (id % KEYS, id * 7 % 101, at)
 }
 
@@ -321,7 +327,9 @@ async fn answers_are_exact_whatever_happens() {
     let cells = |cells: &[String]| -> Row { cells.iter().cloned().map(Some).collect() };
     let expected = |view: &str| -> Vec<Row> {
         match view {
-            "totals" => totals.iter().map(|(k, (n, t))| cells(&[k.to_string(), n.to_string(), t.to_string()])).collect(),
+            "totals" => {
+                totals.iter().map(|(k, (n, t))| cells(&[k.to_string(), n.to_string(), t.to_string()])).collect()
+            }
             "windows" => windows.iter().map(|((k, w), n)| cells(&[k.to_string(), w.clone(), n.to_string()])).collect(),
             _ => {
                 // The last acknowledged change of each row.
@@ -360,7 +368,8 @@ async fn answers_are_exact_whatever_happens() {
     let listed: Vec<_> = s3.objects().list(None).try_collect().await.unwrap();
     let of_jobs = listed.iter().filter(|object| object.location.as_ref().contains("/jobs/")).count();
     assert!(of_jobs < 300, "{of_jobs} objects of checkpoints");
-    let verified = Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
+    let verified =
+        Command::new(binary()).args(["checkpoint", "verify", STORE]).envs(s3.environment()).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
     assert!(verified.status.success(), "{text}");
 }
