@@ -17,7 +17,7 @@ if [ ! -x "$cache/flink/bin/python" ]; then
     python3 -m venv "$cache/flink"
     "$cache/flink/bin/pip" -q install --no-deps apache-flink-libraries==2.3.0
 fi
-jars=$(dirname "$("$cache/flink/bin/python" -c 'import pyflink; print(pyflink.__file__)')")/lib
+jars=$("$cache/flink/bin/python" -c 'import pyflink; print(list(pyflink.__path__)[0])')/lib
 mkdir -p "$cache/runner"
 javac -cp "$jars/*" -d "$cache/runner" "$here/flink/Runner.java"
 
