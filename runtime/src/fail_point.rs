@@ -21,6 +21,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The environment variable that arms a point.
 pub const ENVIRONMENT: &str = "WEIR_FAIL_POINT";
 
+/// The points that every checkpoint passes, in order.
+pub const OF_A_CHECKPOINT: [&str; 10] = [
+    "before-snapshot",
+    "after-snapshot",
+    "before-upload",
+    "after-upload",
+    "before-manifest",
+    "after-manifest",
+    "before-sink-commit",
+    "after-sink-commit",
+    "before-clean-up",
+    "after-clean-up",
+];
+
 struct Armed {
     name: String,
     nth: u64,

@@ -14,7 +14,7 @@ use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_expr::ScalarFunctionExpr;
 use weir_storage::{CheckpointId, JobStore};
 
-use crate::fail_point::FailPoints;
+use crate::fail_point::{FailPoints, OF_A_CHECKPOINT};
 use crate::graph::{Edge, Exchange, Expr, Graph, Node, OperatorSpec};
 use crate::job::{CheckpointState, JobHandle, JobServices, JobSpec, JobStatus, StopMode, spawn, spawn_with};
 use crate::options::{CheckpointMode, CheckpointOptions, RestartPolicy};
@@ -144,19 +144,7 @@ async fn run_in_steps(spec: JobSpec, bench: &Bench, points: FailPoints) -> JobHa
 
 #[tokio::test]
 async fn every_row_counts_once_whatever_fails_and_when() {
-    let stages = [
-        "before-snapshot",
-        "after-snapshot",
-        "before-upload",
-        "after-upload",
-        "before-manifest",
-        "after-manifest",
-        "before-sink-commit",
-        "after-sink-commit",
-        "before-clean-up",
-        "after-clean-up",
-    ];
-    for stage in stages {
+    for stage in OF_A_CHECKPOINT {
         for nth in [1, 2] {
             let bench = Bench::new(world()).await;
             let points = FailPoints::default();

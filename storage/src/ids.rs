@@ -117,6 +117,18 @@ impl KeyGroupRange {
         (self.start..self.end).contains(&group.0)
     }
 
+    /// The key groups that both ranges have; empty, at the later start, if there is none.
+    #[must_use]
+    pub fn intersection(&self, other: Self) -> Self {
+        let start = self.start.max(other.start);
+        Self { start, end: self.end.min(other.end).max(start) }
+    }
+
+    /// How many key groups there are.
+    pub fn count(&self) -> u16 {
+        self.end.saturating_sub(self.start)
+    }
+
     /// The key groups of the range in order.
     pub fn groups(&self) -> impl Iterator<Item = KeyGroup> + use<> {
         (self.start..self.end).map(KeyGroup)

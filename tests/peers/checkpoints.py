@@ -7,12 +7,11 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
 import time
 from pathlib import Path
 
 from bench import OPENS, script, timed
-from point_reads import connect, free_port
+from server import Server
 
 HERE = Path(__file__).resolve().parent
 INTERVALS = ["off", "10s", "1s", "200ms"]
@@ -67,71 +66,25 @@ def throughput(args, cache, files):
 def back_pressure(args, cache, files):
     """Durations of checkpoints, trigger to completion, while a sink takes 1 ms a row and all before it is full."""
     for unaligned in (False, True):
-        work = fresh(cache)
-        sql, http = free_port(), free_port()
-        with open(work / "server.log", "wb") as log:
-            server = subprocess.Popen(
-                [args.weir, "serve", "--data-dir", str(work / "data"), "--parallelism", str(args.parallelism),
-                 "--listen-sql", f"127.0.0.1:{sql}", "--listen-http", f"127.0.0.1:{http}"], stdout=log, stderr=log)
-        try:
-            with connect(sql, server) as connection:
-                connection.execute((HERE / "sql/weir-bid.sql").read_text().replace("@DATA@", str(files)))
-                connection.execute(
-                    f"""SET 'execution.checkpointing.interval' = '500ms';
-                        SET 'execution.checkpointing.unaligned.enabled' = '{str(unaligned).lower()}';
-                        CREATE SINK slow AS
-                          SELECT auction, window_start, count(*) AS n
-                          FROM TUMBLE(TABLE bid, DESCRIPTOR(date_time), INTERVAL '1 second')
-                          GROUP BY auction, window_start, window_end EMIT ON WINDOW CLOSE
-                          WITH (connector = 'blackhole', 'row.delay' = '1ms')""")
-                time.sleep(args.seconds)
-                connection.execute("ALTER QUERY slow PAUSE")
-                rows = connection.execute(
-                    """SELECT extract(epoch FROM completed_at - triggered_at) * 1000 FROM weir.checkpoints
-                       WHERE query = 'slow' AND state = 'COMPLETED'""").fetchall()
-        finally:
-            server.kill()
-            server.wait()
+        with Server(args.weir, fresh(cache) / "data", args.parallelism) as server:
+            server.connection.execute((HERE / "sql/weir-bid.sql").read_text().replace("@DATA@", str(files)))
+            server.connection.execute(
+                f"""SET 'execution.checkpointing.interval' = '500ms';
+                    SET 'execution.checkpointing.unaligned.enabled' = '{str(unaligned).lower()}';
+                    CREATE SINK slow AS
+                      SELECT auction, window_start, count(*) AS n
+                      FROM TUMBLE(TABLE bid, DESCRIPTOR(date_time), INTERVAL '1 second')
+                      GROUP BY auction, window_start, window_end EMIT ON WINDOW CLOSE
+                      WITH (connector = 'blackhole', 'row.delay' = '1ms')""")
+            time.sleep(args.seconds)
+            server.connection.execute("ALTER QUERY slow PAUSE")
+            rows = server.connection.execute(
+                """SELECT extract(epoch FROM completed_at - triggered_at) * 1000 FROM weir.checkpoints
+                   WHERE query = 'slow' AND state = 'COMPLETED'""").fetchall()
         durations = sorted(float(row[0]) for row in rows)
         at = lambda q: round(durations[min(len(durations) - 1, int(q * len(durations)))], 1) if durations else None
         yield {"figure": "back-pressure", "unaligned": unaligned, "checkpoints": len(durations),
                "p50_ms": at(0.5), "p99_ms": at(0.99), "max_ms": at(1.0)}
-
-
-class Server:
-    """A server of its own on a data directory."""
-
-    def __init__(self, weir, data, parallelism):
-        self.weir, self.data, self.parallelism = weir, data, parallelism
-        self.sql, self.http = free_port(), free_port()
-        self.log = data.parent / "server.log"
-
-    def __enter__(self):
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                [self.weir, "serve", "--data-dir", str(self.data), "--parallelism", str(self.parallelism),
-                 "--listen-sql", f"127.0.0.1:{self.sql}", "--listen-http", f"127.0.0.1:{self.http}"],
-                stdout=log, stderr=log)
-        self.connection = connect(self.sql, self.process)
-        return self
-
-    def __exit__(self, *_):
-        self.connection.close()
-        self.process.kill()
-        self.process.wait()
-
-    def one(self, sql):
-        return self.connection.execute(sql).fetchone()
-
-    def until(self, sql, holds, patience=1800):
-        end = time.monotonic() + patience
-        while True:
-            row = self.one(sql)
-            if row is not None and holds(row[0]):
-                return row[0]
-            if time.monotonic() > end:
-                raise SystemExit(f"{sql}: {row}")
-            time.sleep(0.1)
 
 
 ROWS_IN = "SELECT rows_in FROM weir.queries WHERE name = 'big'"
@@ -139,22 +92,16 @@ NEWEST = "SELECT max(checkpoint) FROM weir.checkpoints WHERE query = 'big' AND s
 
 
 def at_size(args, cache, files):
-    """A state of --keys keys of which one in a hundred changes between two checkpoints: what is uploaded; how long a
-    restart takes from local copies and from the store; how long with twice the parallelism."""
-    settings = {
-        "off": {"file-merging.enabled": "false"},
-        "within": {"file-merging.enabled": "true"},
-        "across": {"file-merging.enabled": "true", "file-merging.across-checkpoint-boundary": "true"},
-    }
-    rate = args.keys // 100 // 10
-    for merging, options in settings.items():
+    """A state of --keys keys of which one in a hundred changes between two checkpoints: what is uploaded, with every
+    file an object of its own and with files merged; how long a restart from the store takes, and with twice the parallelism."""
+    rate = max(1, args.keys // 100 // 10)
+    for merging in ("false", "true"):
         work = fresh(cache)
         with Server(args.weir, work / "data", 2) as server:
-            text = "".join(f"SET 'execution.checkpointing.{name}' = '{value}';" for name, value in options.items())
             fields = "'fields.pad.length' = '110'"
             server.connection.execute(
                 f"""SET 'execution.checkpointing.interval' = '10s';
-                    SET 'execution.checkpointing.local-backup.enabled' = 'true'; {text}
+                    SET 'execution.checkpointing.file-merging.enabled' = '{merging}';
                     CREATE STREAM seed (id BIGINT, pad TEXT) WITH (connector = 'datagen',
                       number_of_rows = '{args.keys}', 'fields.id.kind' = 'sequence', {fields});
                     CREATE STREAM change (id BIGINT, pad TEXT) WITH (connector = 'datagen', seed = '1',
@@ -162,37 +109,29 @@ def at_size(args, cache, files):
                     CREATE MATERIALIZED VIEW big AS SELECT id, count(*) AS n, max(pad) AS pad
                       FROM (SELECT * FROM seed UNION ALL SELECT * FROM change) GROUP BY id""")
             server.until(ROWS_IN, lambda rows: rows and rows >= args.keys)
-            first = (server.until(NEWEST, lambda newest: newest) or 0) + 3
+            # Those that still have rows of the beginning do not count.
+            first = server.until(NEWEST, lambda newest: newest) + 3
             server.until(NEWEST, lambda newest: newest >= first + args.checkpoints)
             rows = server.connection.execute(
                 f"""SELECT new_bytes, total_bytes, objects FROM weir.checkpoints
-                    WHERE query = 'big' AND state = 'COMPLETED' AND checkpoint > {first}""").fetchall()
+                    WHERE query = 'big' AND state = 'COMPLETED' AND checkpoint > {first} ORDER BY checkpoint""").fetchall()
             changed = rate * 10 * 2 * 140
+            uploaded = statistics.mean(row[0] for row in rows)
             yield {"figure": "upload", "merging": merging, "checkpoints": len(rows), "state_bytes": rows[-1][1],
                    "objects": max(row[2] for row in rows), "changed_bytes_each": changed,
-                   "uploaded_bytes_each": round(statistics.mean(row[0] for row in rows)),
-                   "uploaded_over_changed": round(statistics.mean(row[0] for row in rows) / changed, 2)}
-        if merging != "within":
-            continue
-        backup = [path for path in (work / "data").iterdir() if path.name not in ("store",)]
-        for what, parallelism, keep in (("local copies", 2, True), ("the store", 2, False), ("2 to 4", 4, True)):
-            if not keep:
-                for path in backup:
-                    shutil.rmtree(path, ignore_errors=True)
-            started = time.monotonic()
-            with Server(args.weir, work / "data", parallelism) as server:
-                listening = time.monotonic()
-                before = server.until(ROWS_IN, lambda rows: rows is not None)
-                server.until("SELECT state FROM weir.queries WHERE name = 'big'", lambda state: state == "RUNNING")
-                server.until(ROWS_IN, lambda rows: rows > before)
-                yield {"figure": "restart", "from": what, "listening_seconds": round(listening - started, 2),
-                       "first_row_seconds": round(time.monotonic() - started, 2)}
-                newest = server.one(NEWEST)[0] or 0
-                server.until(NEWEST, lambda now: now and now > newest + 1)
-                new, total = server.connection.execute(
-                    f"SELECT new_bytes, total_bytes FROM weir.checkpoints WHERE query = 'big' AND checkpoint > {newest} "
-                    "AND state = 'COMPLETED' ORDER BY checkpoint LIMIT 1").fetchone()
-                yield {"figure": "first checkpoint after", "from": what, "new_bytes": new, "total_bytes": total}
+                   "uploaded_bytes_each": round(uploaded), "uploaded_over_changed": round(uploaded / changed, 2)}
+    for what, parallelism in (("restart", 2), ("2 to 4", 4)):
+        started = time.monotonic()
+        with Server(args.weir, work / "data", parallelism) as server:
+            server.until("SELECT state FROM weir.queries WHERE name = 'big'", lambda state: state == "RUNNING")
+            before, newest = server.one(ROWS_IN)[0], server.one(NEWEST)[0] or 0
+            server.until(ROWS_IN, lambda rows: rows > before)
+            first_row = time.monotonic() - started
+            after = server.until(NEWEST, lambda now: now and now > newest)
+            new, total = server.one(
+                f"SELECT new_bytes, total_bytes FROM weir.checkpoints WHERE query = 'big' AND checkpoint = {after}")
+            yield {"figure": what, "first_row_seconds": round(first_row, 2),
+                   "first_checkpoint_bytes": new, "state_bytes": total}
 
 
 def main():

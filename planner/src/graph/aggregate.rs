@@ -50,7 +50,6 @@ impl Builder<'_> {
                 meanings(&aggregate.aggr_expr),
                 self.emit
             ),
-            former_meaning: None,
             spec: OperatorSpec::Aggregate(AggregateSpec {
                 group: group.clone(),
                 calls,

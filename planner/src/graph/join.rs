@@ -76,7 +76,6 @@ impl Builder<'_> {
         let node = self.add(NewNode {
             meaning: text.clone(),
             name: text,
-            former_meaning: None,
             spec: OperatorSpec::Join(JoinSpec {
                 kind,
                 on: on.clone(),

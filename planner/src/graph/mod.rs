@@ -92,8 +92,6 @@ pub(crate) struct NewNode {
     pub(crate) name: String,
     /// What makes up its identity beside its kind and inputs.
     pub(crate) meaning: String,
-    /// What made it up in earlier builds, where that was something else.
-    pub(crate) former_meaning: Option<String>,
     pub(crate) spec: OperatorSpec,
     pub(crate) inputs: Vec<Edge>,
     pub(crate) schema: SchemaRef,
@@ -163,11 +161,17 @@ impl<'a> Builder<'a> {
 
     /// Adds a node; its uid follows from its meaning and its inputs.
     pub(crate) fn add(&mut self, node: NewNode) -> NodeIndex {
+        let same = node.meaning.clone();
+        self.add_formerly(node, &same)
+    }
+
+    /// The same for one whose meaning was `former` in earlier builds.
+    pub(crate) fn add_formerly(&mut self, node: NewNode, former: &str) -> NodeIndex {
         let kind = node.spec.kind();
         let inputs = || node.inputs.iter().filter_map(|edge| self.nodes.get(edge.from));
         let name = identity(kind, &node.meaning, inputs().map(|input| &input.uid));
         let former_inputs = inputs().map(|input| input.former_uid.as_ref().unwrap_or(&input.uid));
-        let former = identity(kind, node.former_meaning.as_ref().unwrap_or(&node.meaning), former_inputs);
+        let former = identity(kind, former, former_inputs);
         let uid = unique(&mut self.uids, name);
         let former_uid = Some(unique(&mut self.former_uids, former)).filter(|former| *former != uid);
         self.nodes.push(Node {
@@ -225,7 +229,6 @@ impl<'a> Builder<'a> {
         let node = self.add(NewNode {
             name: format!("filter {text}"),
             meaning: names::meaning(predicate),
-            former_meaning: None,
             spec: OperatorSpec::Filter { predicate: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(&input.schema),
@@ -257,7 +260,6 @@ impl<'a> Builder<'a> {
         let node = self.add(NewNode {
             meaning: name.clone(),
             name,
-            former_meaning: None,
             spec: OperatorSpec::WindowAssign(spec),
             inputs: Self::forward(&input),
             schema: arrow_schema(&schema),

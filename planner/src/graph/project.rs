@@ -37,7 +37,6 @@ impl Builder<'_> {
         let node = self.add(NewNode {
             name: format!("project {}", list(&labels)),
             meaning: meanings(exprs),
-            former_meaning: None,
             spec: OperatorSpec::Project { exprs: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(schema),
@@ -111,7 +110,6 @@ impl Builder<'_> {
         let node = self.add(NewNode {
             name: "union all".to_owned(),
             meaning: String::new(),
-            former_meaning: None,
             spec: OperatorSpec::Union,
             inputs: inputs.iter().map(|input| Self::unkeyed(input, parallelism)).collect(),
             schema: arrow_schema(&union.schema),

@@ -120,7 +120,6 @@ impl Builder<'_> {
             name: format!("source {}", relation.name),
             // Not its columns: positions in the input stay good when a query comes to need another column.
             meaning: relation.name.clone(),
-            former_meaning: None,
             spec: OperatorSpec::Source(SourceSpec {
                 request: SourceRequest { relation: relation.name.clone(), declared, projection },
                 columns,

@@ -69,7 +69,6 @@ impl Builder<'_> {
             name: format!("project {}", super::names::list(&names)),
             // Names do not count: the same rows under other names are the same operator.
             meaning: "names".to_owned(),
-            former_meaning: None,
             spec: OperatorSpec::Project { exprs: compiled },
             inputs: Self::forward(&input),
             schema: arrow_schema(schema),
@@ -144,28 +143,28 @@ impl Builder<'_> {
         let all: Vec<usize> = (0..input.schema.fields().len()).collect();
         let spread = if key.is_empty() && !input.props.single_row { &all } else { &key };
         let edge = self.keyed(input, spread, input.props.parallelism);
-        let node = self.add(NewNode {
+        let former = format!("{relation} {key:?} {upsert}");
+        let node = NewNode {
             name,
             // Not the name: a query that starts from the savepoint of another has the same rows under its own.
             meaning: format!("{key:?} {upsert}"),
-            former_meaning: Some(format!("{relation} {key:?} {upsert}")),
             spec: OperatorSpec::Materialize(MaterializeSpec { relation: relation.to_owned(), key, upsert, forward }),
             inputs: vec![edge],
             schema: arrow_schema(&input.schema),
             changelog,
             parallelism: input.props.parallelism,
             state_bound,
-        });
+        };
+        let node = self.add_formerly(node, &former);
         let mut built = Built { node, ..input.clone() };
         built.props.changelog = changelog;
         built
     }
 
     pub(crate) fn sink(&mut self, input: &Built, relation: &str, log: bool, inputs: Vec<Edge>) {
-        self.add(NewNode {
+        let node = NewNode {
             name: if log { format!("log {relation}") } else { format!("sink {relation}") },
             meaning: format!("{log}"),
-            former_meaning: Some(format!("{relation} {log}")),
             spec: OperatorSpec::Sink(SinkSpec {
                 relation: relation.to_owned(),
                 schema: arrow_schema(&input.schema),
@@ -178,7 +177,8 @@ impl Builder<'_> {
             changelog: input.props.changelog,
             parallelism: input.props.parallelism,
             state_bound: bounds::STATELESS.to_owned(),
-        });
+        };
+        self.add_formerly(node, &format!("{relation} {log}"));
     }
 }
 

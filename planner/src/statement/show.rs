@@ -22,22 +22,12 @@ pub(super) fn show(mut cursor: Cursor<'_>) -> Result<Statement> {
         return Ok(Statement::Show(Show::Objects(kind)));
     }
     if cursor.eat("CHECKPOINTS") {
-        let query = if cursor.eat("FOR") {
-            cursor.eat("QUERY");
-            Some(cursor.name("the name of a query")?)
-        } else {
-            None
-        };
+        let query = of_query(&mut cursor)?;
         cursor.finish()?;
         return Ok(Statement::Show(Show::Checkpoints { query }));
     }
     if cursor.eat("SAVEPOINTS") {
-        let query = if cursor.eat("FOR") {
-            cursor.eat("QUERY");
-            Some(cursor.name("the name of a query")?)
-        } else {
-            None
-        };
+        let query = of_query(&mut cursor)?;
         cursor.finish()?;
         return Ok(Statement::Show(Show::Savepoints { query }));
     }
@@ -72,6 +62,15 @@ pub(super) fn show(mut cursor: Cursor<'_>) -> Result<Statement> {
     let name = option_name(&mut cursor)?;
     cursor.finish()?;
     Ok(Statement::ShowOption { name })
+}
+
+/// `[FOR [QUERY] q]`.
+fn of_query(cursor: &mut Cursor<'_>) -> Result<Option<String>> {
+    if !cursor.eat("FOR") {
+        return Ok(None);
+    }
+    cursor.eat("QUERY");
+    cursor.name("the name of a query").map(Some)
 }
 
 pub(super) fn drop(mut cursor: Cursor<'_>) -> Result<Statement> {

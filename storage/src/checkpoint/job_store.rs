@@ -395,7 +395,7 @@ impl JobStore {
     }
 
     /// A checkpoint's manifest, relative to the directory.
-    fn manifest_path(&self, id: CheckpointId) -> String {
+    pub(super) fn manifest_path(&self, id: CheckpointId) -> String {
         match self.layout {
             Layout::Job => format!("chk-{id}/_metadata"),
             Layout::Savepoint => SAVEPOINT_MANIFEST.to_owned(),

@@ -181,11 +181,7 @@ impl Located {
         for other in others.iter().flat_map(Manifest::objects) {
             objects.remove(other);
         }
-        let manifest_path = match self.is_savepoint() {
-            true => SAVEPOINT_MANIFEST.to_owned(),
-            false => format!("chk-{}/{SAVEPOINT_MANIFEST}", manifest.checkpoint),
-        };
-        store.delete(&self.job.path(&manifest_path)).await?;
+        store.delete(&self.job.path(&self.job.manifest_path(manifest.checkpoint))).await?;
         let hint = if others.is_empty() && !self.is_savepoint() { Some("LATEST") } else { None };
         self.job.delete(objects.into_iter().chain(hint).map(|path| self.job.path(path)).collect()).await
     }

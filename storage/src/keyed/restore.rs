@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An adopted file is durable already, so the next snapshot uploads what was copied and little else. See the project's
-//! design note on rescaling for the measurement behind this.
+//! design note on rescaling for what else was open.
 
 use std::path::{Path, PathBuf};
 
@@ -31,12 +31,6 @@ pub(crate) async fn restore(
     job: &JobStore,
 ) -> Result<(Database, Uploads)> {
     check_covered(range, parts, job)?;
-    if let [part] = parts
-        && part.range == range
-    {
-        let home = download(dir, resources, part, job).await?;
-        return Ok((open(home, resources, range).await?, Uploads::adopted(&part.files)));
-    }
     let mut parts: Vec<_> = overlapping(range, parts).into_iter().filter(|part| !part.files.is_empty()).collect();
     let base = parts.iter().enumerate().max_by_key(|(_, part)| overlap_bytes(range, part)).map(|(at, _)| at);
     let Some(base) = base.map(|at| parts.remove(at)) else {
@@ -48,11 +42,15 @@ pub(crate) async fn restore(
         let home = download(dir, resources, part, job).await?;
         others.push(open(home, resources, part.range).await?);
     }
-    let (of_base, files) = (intersection(range, base.range), base.files.clone());
+    let (of_base, files) = (range.intersection(base.range), base.files.clone());
+    let narrower = of_base != base.range;
     let resources = resources.clone();
     let database = blocking(move || {
         let database = Database::open(home, &resources, range)?;
-        database.keep_only(of_base)?;
+        // What lies outside of the base's own range was removed when it was given that.
+        if narrower {
+            database.keep_only(of_base)?;
+        }
         copy(&database, &resources, &others)?;
         Ok(database)
     });
@@ -61,20 +59,13 @@ pub(crate) async fn restore(
 
 /// About how many bytes of `part` are of key groups in `range`.
 fn overlap_bytes(range: KeyGroupRange, part: &KeyedSnapshot) -> u64 {
-    let bytes: u64 = part.files.iter().map(|file| file.segment.length()).sum();
-    let groups = |range: KeyGroupRange| u64::from(range.end.saturating_sub(range.start));
-    bytes.saturating_mul(groups(intersection(range, part.range))) / groups(part.range).max(1)
-}
-
-fn intersection(a: KeyGroupRange, b: KeyGroupRange) -> KeyGroupRange {
-    let start = a.start.max(b.start);
-    KeyGroupRange { start, end: a.end.min(b.end).max(start) }
+    let (shared, all) = (range.intersection(part.range).count(), part.range.count());
+    part.bytes().saturating_mul(u64::from(shared)) / u64::from(all).max(1)
 }
 
 /// The parts that hold key groups of `range`, in the order of their key groups.
 fn overlapping(range: KeyGroupRange, parts: &[KeyedSnapshot]) -> Vec<&KeyedSnapshot> {
-    let mut parts: Vec<_> =
-        parts.iter().filter(|part| part.range.start < range.end && range.start < part.range.end).collect();
+    let mut parts: Vec<_> = parts.iter().filter(|part| range.intersection(part.range).count() > 0).collect();
     parts.sort_by_key(|part| part.range.start);
     parts
 }
@@ -87,7 +78,7 @@ fn check_covered(range: KeyGroupRange, parts: &[KeyedSnapshot], job: &JobStore) 
     let broken = |reason| Err(StorageError::Corrupt { url: job.url(), reason });
     let mut next = range.start;
     for part in overlapping(range, parts) {
-        let (start, end) = (part.range.start.max(range.start), part.range.end.min(range.end));
+        let KeyGroupRange { start, end } = range.intersection(part.range);
         if start > next {
             return broken(format!("no snapshot of the keyed state holds key groups {next}..{start}"));
         }
@@ -129,8 +120,8 @@ fn copy(target: &Database, resources: &StateResources, sources: &[Database]) -> 
     let options = resources.options().map_err(|source| target.failed(source))?;
     let mut output = Output { target, options: &options, writer: None, files: Vec::new() };
     for source in sources {
-        let start = key::group_start(range.start.max(source.range().start));
-        let end = key::group_start(range.end.min(source.range().end));
+        let moved = range.intersection(source.range());
+        let (start, end) = (key::group_start(moved.start), key::group_start(moved.end));
         let mut failure = None;
         source.scan_keys(None, start.to_vec(), Some(end.to_vec()), &mut |key, value| match output.put(key, value) {
             Ok(()) => std::ops::ControlFlow::Continue(()),

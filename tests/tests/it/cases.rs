@@ -13,19 +13,18 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sqllogictest::runner::{AsyncDB, DBOutput, Runner, update_record_with_output};
 use sqllogictest::{QueryExpect, Record, RecordOutput, StatementExpect, default_normalizer};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::types::{Kind as PgKind, Type};
 use weir_planner::{Catalog, Options, Parallelism, Planner, RelationKind, SqlError, Statement, Target};
 use weir_tests::batch::Batch;
 use weir_tests::cases::{CaseError, CaseFile, Kind, SEPARATOR, files, same_kinds, same_rows, substituted, written};
+use weir_tests::process::PATIENCE;
 use weir_tests::{Row, Weir, pg_text};
 
-/// How many files run at once: they mostly wait.
+/// How many files run at once, of all tests here: they mostly wait, but beside six servers some would wait too long.
 const AT_ONCE: usize = 3;
-
-/// How long a view over a table, which never finishes, may take to show what it must.
-const SETTLING: Duration = Duration::from_secs(20);
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn batch() {
@@ -99,8 +98,12 @@ impl Mode {
 
 /// Runs all files, and fails with everything that went wrong.
 async fn for_all<F: Future<Output = Vec<String>>>(run: impl Fn(CaseFile) -> F) {
+    let in_turn = async |file| {
+        let _turn = TURNS.acquire().await.unwrap();
+        run(file).await
+    };
     let failures: Vec<Vec<String>> =
-        futures::stream::iter(files().into_iter().map(run)).buffer_unordered(AT_ONCE).collect().await;
+        futures::stream::iter(files().into_iter().map(in_turn)).buffer_unordered(AT_ONCE).collect().await;
     let failures: Vec<String> = failures.into_iter().flatten().collect();
     assert!(failures.is_empty(), "{} cases failed\n\n{}", failures.len(), failures.join("\n\n"));
 }
@@ -417,7 +420,7 @@ async fn run_streams(file: CaseFile, kind: Mode) -> Vec<String> {
         failures.push(format!("{mode}: {}: {reason}", file.path.display()));
         return failures;
     }
-    let until = Instant::now() + SETTLING;
+    let until = Instant::now() + PATIENCE;
     for (view, record) in created.into_iter().filter(|(view, _)| !view.is_empty()) {
         db.lock().await.answers = view.clone();
         let mut failed = runner.run_async(record.clone()).await.err();

@@ -8,25 +8,12 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use weir_runtime::fail_point::OF_A_CHECKPOINT;
 use weir_tests::{Row, Weir, assert_same_rows};
 
 use super::flights::json_rows;
 
 const ROWS: i64 = 500;
-
-/// Places around the final checkpoint; in a query with no other one, each is passed once.
-const FAIL_POINTS: &[&str] = &[
-    "before-snapshot",
-    "after-snapshot",
-    "before-upload",
-    "after-upload",
-    "before-manifest",
-    "after-manifest",
-    "before-sink-commit",
-    "after-sink-commit",
-    "before-clean-up",
-    "after-clean-up",
-];
 
 struct Scene {
     directory: tempfile::TempDir,
@@ -119,7 +106,8 @@ async fn killed_around_the_final_commit() {
     for round in 1..=kills {
         let what = match round % 2 {
             0 => {
-                let fail_point = FAIL_POINTS[round / 2 % FAIL_POINTS.len()];
+                // Each is passed once: the queries have no other checkpoint.
+                let fail_point = OF_A_CHECKPOINT[round / 2 % OF_A_CHECKPOINT.len()];
                 scene.weir.kill();
                 scene.weir.env("WEIR_FAIL_POINT", fail_point);
                 scene.weir.run();

@@ -11,11 +11,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use weir_tests::batch::Batch;
+use weir_tests::process::PATIENCE;
 use weir_tests::rows::difference;
 use weir_tests::{Row, Weir};
-
-/// How long a view may take to show what it must.
-const SETTLING: Duration = Duration::from_secs(15);
 
 fn runner(cases: u32) -> TestRunner {
     let mut config = Config { failure_persistence: None, max_shrink_iters: 40, ..Config::default() };
@@ -312,7 +310,7 @@ impl Scene {
     }
 
     async fn settled(&self, view: &str, query: &str, expected: &[Row]) -> Result<(), String> {
-        let until = Instant::now() + SETTLING;
+        let until = Instant::now() + PATIENCE;
         loop {
             let rows = self.sql(&format!("SELECT * FROM {view}")).await?;
             match difference(rows, expected.to_vec()) {

@@ -17,7 +17,7 @@ pub const STORE: &str = "s3://weir-test/some/prefix";
 /// A server of `tests/services/s3.sh` with an empty bucket. Ended when dropped.
 pub struct S3 {
     server: Child,
-    /// Where it listens, or what stands before it.
+    /// Where it listens.
     pub endpoint: String,
 }
 

@@ -96,20 +96,18 @@ async fn pump(
 
 /// What is written to the input, and what must come of it.
 fn row(id: u64) -> (u64, u64, String) {
-    let second = id / 20;
-    let at = format!(
-        "2026-01-{:02} {:02}:{:02}:{:02}",
-        1 + second / 86_400,
-        second / 3_600 % 24,
-        second / 60 % 60,
-        second % 60
-    );
-    (id % KEYS, id * 7 % 101, at)
+    (id % KEYS, id * 7 % 101, at(id / 20))
 }
 
+/// The start of the row's window.
 fn window(id: u64) -> String {
-    let second = id / 20 / 10 * 10;
-    format!("2026-01-{:02} {:02}:{:02}:{:02}", 1 + second / 86_400, second / 3_600 % 24, second / 60 % 60, second % 60)
+    at(id / 20 / 10 * 10)
+}
+
+/// So many seconds into the year.
+fn at(second: u64) -> String {
+    let (day, hour, minute) = (1 + second / 86_400, second / 3_600 % 24, second / 60 % 60);
+    format!("2026-01-{day:02} {hour:02}:{minute:02}:{:02}", second % 60)
 }
 
 /// Files that come one after the other, each complete before it is seen, until told to end. Answers how many rows there are.
@@ -271,11 +269,10 @@ async fn answers_are_exact_whatever_happens() {
     let how_long = Duration::from_secs(number("WEIR_SOAK_SECONDS").unwrap_or(60));
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("in")).unwrap();
-    let mut s3 = S3::start().await;
+    let s3 = S3::start().await;
     let proxy = Proxy::before(&s3.endpoint).await;
-    let behind = std::mem::replace(&mut s3.endpoint, proxy.endpoint.clone());
     let mut weir = s3.weir(&directory.path().join("data"));
-    s3.endpoint = behind;
+    weir.env("AWS_ENDPOINT_URL", &proxy.endpoint);
     weir.run();
     weir.sql(&script(directory.path())).await;
     let parameters = format!("host=127.0.0.1 port={} user=weir dbname=weir connect_timeout=5", weir.sql_port);

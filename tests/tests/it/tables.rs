@@ -132,9 +132,5 @@ async fn rows_posted_over_http_are_durable_and_counted_once() {
     let receipt = post("first", "{\"who\":\"ada\",\"n\":1}\n").await;
     assert_eq!(receipt["duplicate"].as_bool(), Some(true), "{receipt}");
     post("second", "{\"who\":\"ada\",\"n\":4}\n").await;
-    let until = std::time::Instant::now() + weir_tests::process::PATIENCE;
-    while weir.sql("SELECT * FROM by_who").await != cells(&[&["ada", "7"]]) {
-        assert!(std::time::Instant::now() < until, "{:?}\n{}", weir.sql("SELECT * FROM by_who").await, weir.log());
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    weir.settled_rows("SELECT * FROM by_who", cells(&[&["ada", "7"]])).await;
 }
